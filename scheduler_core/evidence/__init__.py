@@ -1,0 +1,1 @@
+"""From records to figures: segments, the sweep, metrics, audit, the summary of a run."""

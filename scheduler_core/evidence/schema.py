@@ -1,0 +1,87 @@
+"""The summary of a run: what the database keeps, the API returns and a verdict reads."""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from scheduler_core.spec.base import Spec
+
+SUMMARY_SCHEMA = "headway-summary/1"
+
+
+class Absence(StrEnum):
+    """Why a value is not there. Zero is a measurement; nothing may read an absence as zero."""
+
+    NOT_MEASURED = "not_measured"
+    NOT_APPLICABLE = "not_applicable"
+    UNSUPPORTED = "unsupported"
+    FAILED = "failed"
+    INSUFFICIENT_SAMPLES = "insufficient_samples"
+
+
+class Figure(Spec):
+    """A metric's value, or the reason for its absence; ``n`` raw samples stand behind it.
+
+    ``value`` is None exactly when ``absence`` is set. An infinite censored quantile is ``None`` with
+    ``absence=failed`` and a note, never a float infinity.
+    """
+
+    value: float | None
+    unit: str
+    n: int | None = None
+    absence: Absence | None = None
+    note: str = ""
+
+
+class Violation(Spec):
+    """A broken rule: which, in which record, with the numbers."""
+
+    rule: str
+    where: str
+    message: str
+
+
+class AuditReport(Spec):
+    """Result of replaying the records independently; a run that failed it cannot enter a verdict."""
+
+    passed: bool
+    checks: dict[str, int]
+    violations: list[Violation] = []
+
+
+class TierSummary(Spec):
+    """One tier's requests in the measured window: how many met each objective and all of them."""
+
+    offered: int
+    finished: int
+    met: int
+    attainment_share: float | None
+    by_objective: dict[str, int] = {}
+
+
+class RunSummary(Spec):
+    """Everything a list, a chart legend or a verdict needs of a run, without its records."""
+
+    schema_version: Literal["headway-summary/1"] = "headway-summary/1"
+    run: str
+    attempt: int
+    arm: str
+    repeat: int
+    plan_digest: str
+    policy_digest: str
+    policy: dict[str, Any]
+    target: dict[str, Any]
+    level: str
+    source: str
+    fingerprint: dict[str, Any]
+    complete: bool
+    offered: int
+    measured: int
+    outcomes: dict[str, int]
+    duration_s: float
+    steps: int
+    ties: int
+    outputs_digest: str | None
+    metrics: dict[str, Figure]
+    tiers: dict[str, TierSummary]
+    cold_requests: int
+    audit: AuditReport

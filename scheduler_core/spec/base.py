@@ -1,0 +1,61 @@
+"""The base of every spec: frozen, no unknown keys, and canonical so that it can be digested."""
+
+import hashlib
+import json
+import re
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class Spec(BaseModel):
+    """A frozen value with no unknown keys; equal specs have equal digests in every process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_strip_whitespace=True)
+
+    def canonical(self) -> dict[str, Any]:
+        """Plain JSON data with every default written out."""
+        return self.model_dump(mode="json")
+
+    def digest(self) -> str:
+        """Hex digest of the canonical form."""
+        text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _fraction(value: object) -> object:
+    """``"10%"``, ``"+5%"`` and ``"-2%"`` as fractions; numbers stay as they are."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([+-]?\d+(?:\.\d+)?)\s*%\s*", value)
+        if not match:
+            raise ValueError(f'{value!r} is not a share; write a percentage such as "10%" or a fraction such as 0.1')
+        return float(match[1]) / 100
+    return value
+
+
+def _slug(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}", value):
+        raise ValueError(
+            f"{value!r} is not a usable name; use up to 64 letters, digits, spaces, '.', '_' or '-', "
+            "starting with a letter or digit"
+        )
+    return value
+
+
+Fraction = Annotated[float, BeforeValidator(_fraction)]
+Share = Annotated[float, BeforeValidator(_fraction), Field(ge=0, le=1)]
+Name = Annotated[str, AfterValidator(_slug)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0)]
+
+SpecT = TypeVar("SpecT", bound=Spec)
+
+
+def require_one(spec: SpecT) -> SpecT:
+    """``spec`` itself if exactly one of its fields is set; for specs written as ``{kind: {...}}``."""
+    given = [name for name in type(spec).model_fields if getattr(spec, name) is not None]
+    if len(given) != 1:
+        names = ", ".join(type(spec).model_fields)
+        raise ValueError(f"give exactly one of {names}; got {', '.join(given) or 'nothing'}")
+    return spec

@@ -1,0 +1,41 @@
+"""The goal: gates declared before the run."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from scheduler_core.spec.base import Fraction, Spec
+
+# Direction in which each gateable metric is better; the registry in scheduler_core.evidence.metrics holds formulas.
+MetricName = Literal[
+    "ttft_p50_ms",
+    "ttft_p95_ms",
+    "ttft_p99_ms",
+    "tpot_p50_ms",
+    "tpot_p95_ms",
+    "itl_p99_ms",
+    "longest_gap_p95_ms",
+    "e2e_p50_ms",
+    "e2e_p95_ms",
+    "e2e_p99_ms",
+    "queue_wait_p95_ms",
+    "goodput_rps",
+    "throughput_tokens_per_s",
+    "throughput_requests_per_s",
+    "completion_share",
+    "peak_kv_blocks",
+    "peak_memory_mb",
+]
+
+
+class GoalSpec(Spec):
+    """One primary metric with a margin, and guards with non-inferiority margins."""
+
+    kind: Literal["interactive", "offline", "long_context", "bursty"] = "interactive"
+    primary: MetricName = "ttft_p95_ms"
+    better_by: Fraction = Field(0.10, gt=0, lt=1, description="Least relative gain worth having.")
+    guard: dict[MetricName, Fraction] = Field(
+        default_factory=lambda: {"tpot_p95_ms": 0.05, "goodput_rps": -0.02},
+        description='Relative change still allowed in each: "+5%" for a time, "-2%" for a rate.',
+    )
+    confidence: float = Field(0.95, gt=0.5, lt=1)

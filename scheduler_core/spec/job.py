@@ -1,0 +1,123 @@
+"""The contract between whoever wants a run and the process that does it.
+
+``python -m gpu_runner.run JOB.json`` reads a `RunJob`, works in its ``workdir``, and prints one JSON object a line on
+standard output: the `Message` kinds below. Standard error is its log. The exit status is 0 when the result says
+``succeeded``, else 1. SIGTERM asks it to stop: it ends the run ``cancelled``, keeping what was measured.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from scheduler_core.spec.base import PositiveFloat, PositiveInt, Seed, Spec
+from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.target import Profile, TargetSpec
+from scheduler_core.spec.workload import Tier
+
+
+class RunJob(Spec):
+    """One execution of one arm: everything the process needs, nothing it has to ask for."""
+
+    run: str
+    attempt: PositiveInt = 1
+    arm: str = "baseline"
+    repeat: int = Field(0, ge=0)
+    plan_file: str = Field(description="Path of the frozen arrival plan.")
+    policy: PolicySpec
+    target: TargetSpec
+    profile: Profile | None = Field(None, description="Of a modelled target: the profile, resolved.")
+    tiers: dict[str, Tier]
+    warmup_share: float = 0.0
+    workdir: str = Field(description="Scratch folder of this attempt; every file of the run is written there.")
+    noise_seed: Seed = 0
+    wall_limit_s: PositiveFloat = 600.0
+    sample_interval_ms: PositiveFloat = 200.0
+    segment_records: PositiveInt = 2000
+
+
+class StateMessage(Spec):
+    """The run entered a state."""
+
+    type: Literal["state"] = "state"
+    state: Literal["starting", "running", "finalising"]
+
+
+class ProgressMessage(Spec):
+    """Requests ended so far, and the expected seconds to the end (None while unknown)."""
+
+    type: Literal["progress"] = "progress"
+    done: int
+    total: int
+    eta_s: float | None = None
+
+
+class SampleMessage(Spec):
+    """A live sample. ``seq`` counts from 1 without gaps within an attempt; ``values`` is a `Sample` as plain data."""
+
+    type: Literal["sample"] = "sample"
+    seq: PositiveInt
+    values: dict[str, Any]
+
+
+class SegmentMessage(Spec):
+    """A closed, numbered evidence segment (JSON lines of records) lies in the work folder."""
+
+    type: Literal["segment"] = "segment"
+    number: PositiveInt
+    file: str
+    bytes: int
+    records: int
+    sha256: str
+
+
+class ArtifactMessage(Spec):
+    """A finished file: requests.parquet, steps.parquet, gaps.parquet, summary.json, audit.json, profile.json."""
+
+    type: Literal["artifact"] = "artifact"
+    name: str
+    file: str
+    bytes: int
+    sha256: str
+
+
+class ResultMessage(Spec):
+    """Last line: how it ended, the reason in one sentence, and the run's summary when there is one."""
+
+    type: Literal["result"] = "result"
+    outcome: Literal["succeeded", "failed", "cancelled"]
+    reason: str = ""
+    summary: dict[str, Any] | None = None
+
+
+Message = Annotated[
+    StateMessage | ProgressMessage | SampleMessage | SegmentMessage | ArtifactMessage | ResultMessage,
+    Field(discriminator="type"),
+]
+MESSAGES: TypeAdapter[Message] = TypeAdapter(Message)
+
+
+class Sample(Spec):
+    """One live sample of a run; rates and percentiles are over the ``window_s`` before ``t_s``, None when empty."""
+
+    t_s: float
+    waiting: int
+    running: int
+    paused: int
+    kv_used: int
+    kv_cached: int
+    kv_free: int
+    hit_rate: float | None
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    busy_share: float
+    step_prefill_tokens: int
+    step_decode_tokens: int
+    step_budget: int
+    ttft_p50_ms: float | None
+    ttft_p95_ms: float | None
+    gap_p50_ms: float | None
+    gap_p95_ms: float | None
+    gap_p99_ms: float | None
+    done: int
+    preemptions: int
+    window_s: float

@@ -1,0 +1,71 @@
+"""The policy spec: four separate sections, so that a difference between two arms has a layer.
+
+A policy names a preset, which fills all sections; what is written overrides. `scheduler_core.policies.manifests`
+describes each preset and resolves a spec to its complete form.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from scheduler_core.spec.base import Name, PositiveInt, Share, Spec
+
+
+class OrderSection(Spec):
+    """Layer 1, request order: who is served first."""
+
+    by: Literal["arrival", "priority"] | None = Field(
+        None, description="Waiting requests in order of arrival, or by tier priority and then arrival."
+    )
+
+
+class CacheSection(Spec):
+    """Layer 2, cache: where state lives and for how long."""
+
+    blocks: PositiveInt | None = Field(None, description="KV blocks of the pool; absent: as many as the target has.")
+    block_size: PositiveInt | None = Field(None, le=1024, description="Tokens per KV block.")
+    prefix: Literal["none", "hash"] | None = Field(
+        None, description="Reuse of equal prompt beginnings: none, or by chained block hashes."
+    )
+    watermark: Share | None = Field(
+        None, description="Share of the pool kept free when a waiting request is admitted beside running ones."
+    )
+    admit: Literal["known", "limit"] | None = Field(
+        None,
+        description="Room that must be in sight to admit a request: its known tokens, or prompt + output limit "
+        "(never preempts).",
+    )
+
+
+class BatchSection(Spec):
+    """Layer 3, batch and queue: what shares a step."""
+
+    size: PositiveInt | None = Field(None, le=65_536, description="Most requests running at once.")
+    token_budget: PositiveInt | None = Field(None, description="Most tokens computed in one step, all phases.")
+    chunked_prefill: bool | None = Field(None, description="Whether a prompt may be computed over several steps.")
+    long_prefill_cap: int | None = Field(
+        None, ge=0, description="Most prompt tokens one request gets in a step while others are there; 0 is no cap."
+    )
+    max_wait_ms: float | None = Field(
+        None, ge=0, description="Static batching: longest wait for a full batch after the oldest arrived."
+    )
+    queue_limit: int | None = Field(None, ge=0, description="Most waiting requests; newcomers beyond are rejected. 0: none.")
+
+
+class PoolsSection(Spec):
+    """Layers 4 and 5, pools: which instance does what."""
+
+    layout: Literal["single"] | None = Field(None, description="One instance that does everything.")
+
+
+class PolicySpec(Spec):
+    """A preset and what differs from it."""
+
+    policy: Name = Field(description="Name of a preset, or of an installed policy.")
+    order: OrderSection = OrderSection()
+    cache: CacheSection = CacheSection()
+    batch: BatchSection = BatchSection()
+    pools: PoolsSection = PoolsSection()
+
+
+SECTIONS = ("order", "cache", "batch", "pools")

@@ -1,0 +1,86 @@
+"""The target spec: what executes the steps."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from scheduler_core.spec.base import PositiveInt, Seed, Spec, require_one
+
+
+class TorchTarget(Spec):
+    """A real transformer in PyTorch on this machine."""
+
+    model: str = Field("demo-s", description="A built-in shape with seeded random weights, or a local Hugging Face folder.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is one, else CPU.")
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    threads: PositiveInt | None = Field(None, le=1024, description="CPU threads; absent: all cores of the machine.")
+    kv_blocks: PositiveInt = Field(512, description="KV blocks that exist, unless the policy asks for fewer.")
+    weight_seed: Seed = 0
+
+
+class ModelledTarget(Spec):
+    """The same policies on a simulated clock, with a step cost fitted from measured steps."""
+
+    profile: str = Field("auto", description="Name of a calibrated profile; auto: the newest of this installation.")
+    kv_blocks: PositiveInt = Field(512, description="KV blocks that exist, unless the policy asks for fewer.")
+    noise: bool = Field(True, description="Per-step residuals and run drift at the size that calibration measured.")
+
+
+class TargetSpec(Spec):
+    """Exactly one kind of target."""
+
+    torch: TorchTarget | None = None
+    modelled: ModelledTarget | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        return require_one(self)
+
+    @property
+    def kind(self) -> str:
+        """``torch`` or ``modelled``."""
+        return "torch" if self.torch is not None else "modelled"
+
+    @property
+    def kv_blocks(self) -> int:
+        """KV blocks of the target."""
+        chosen = self.torch or self.modelled
+        assert chosen is not None  # validated above
+        return chosen.kv_blocks
+
+
+class Affine(Spec):
+    """Step time in ns as an affine function of what the step computes.
+
+    ``base + prefill_token * prefill tokens + decode_request * decoding requests + context_token * context tokens read
+    + prefill_pair * (query, key) pairs of prefill attention``.
+    """
+
+    base_ns: float = Field(ge=0)
+    prefill_token_ns: float = Field(ge=0)
+    decode_request_ns: float = Field(ge=0)
+    context_token_ns: float = Field(ge=0)
+    prefill_pair_ns: float = Field(0.0, ge=0)
+
+
+class Profile(Spec):
+    """A calibrated device-and-model pair: what a modelled target runs on.
+
+    ``residual_share`` is the standard deviation of measured / fitted - 1 per step, ``drift_share`` that of whole
+    repeats; ``held_out_error_share`` the mean absolute relative error on steps left out of the fit. ``domain`` holds
+    the largest measured value of each input; beyond it a prediction is extrapolated.
+    """
+
+    name: str
+    model: str
+    device: str
+    dtype: str
+    cost: Affine
+    residual_share: float = Field(ge=0)
+    drift_share: float = Field(ge=0)
+    held_out_error_share: float = Field(ge=0)
+    domain: dict[str, float]
+    steps_measured: int = Field(ge=0)
+    measured_on: dict[str, str | int | float] = Field(description="Fingerprint of the machine.")
+    kv_blocks: PositiveInt = 512
+    model_length: PositiveInt = 4096

@@ -1,0 +1,324 @@
+"""The workload spec: who asks, when, how much, and what they were promised."""
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Seed, Share, Spec, require_one
+
+TRACE_FORMATS = (
+    "azure-2023",
+    "azure-2024",
+    "mooncake",
+    "qwen-bailian",
+    "burstgpt",
+    "vidur",
+    "splitwise",
+    "csv",
+    "jsonl",
+)
+TraceFormat = Literal[
+    "azure-2023", "azure-2024", "mooncake", "qwen-bailian", "burstgpt", "vidur", "splitwise", "csv", "jsonl"
+]
+
+
+# --- arrivals -------------------------------------------------------------------------------------------------------
+
+
+class Constant(Spec):
+    """Requests at equal distances."""
+
+    rate_rps: PositiveFloat = Field(description="Requests per second.")
+
+
+class Poisson(Spec):
+    """Independent requests: exponential gaps."""
+
+    rate_rps: PositiveFloat = Field(description="Mean requests per second.")
+
+
+class Gamma(Spec):
+    """Gamma gaps; burstiness below 1 is burstier than Poisson, above 1 more even (1 is Poisson)."""
+
+    rate_rps: PositiveFloat = Field(description="Mean requests per second.")
+    burstiness: float = Field(1.0, gt=0, le=100, description="Shape of the gamma gaps; 1 is Poisson, 0.25 is bursty.")
+
+
+class Closed(Spec):
+    """Closed loop: a fixed number of users, each sending the next request after the answer and a think time."""
+
+    concurrency: PositiveInt = Field(description="Users sending at the same time.")
+    think_s: float = Field(0.0, ge=0, description="Seconds between an answer and that user's next request.")
+
+
+class Ramp(Spec):
+    """Poisson arrivals whose rate rises or falls linearly."""
+
+    from_rps: float = Field(ge=0, description="Rate at the start, requests per second.")
+    to_rps: float = Field(ge=0, description="Rate at the end, requests per second.")
+    over_s: PositiveFloat = Field(description="Seconds the ramp takes; afterwards the end rate holds.")
+
+    @model_validator(mode="after")
+    def _some_rate(self) -> Self:
+        if self.to_rps == 0:
+            raise ValueError("to_rps must be above 0, else the last requests never arrive")
+        return self
+
+
+class Stage(Spec):
+    """One level of a step profile."""
+
+    rate_rps: float = Field(ge=0, description="Requests per second in this stage; 0 is silence.")
+    for_s: PositiveFloat = Field(description="Seconds this stage lasts.")
+
+
+class Step(Spec):
+    """Poisson arrivals at levels held for a time each; the last level holds to the end."""
+
+    stages: tuple[Stage, ...] = Field(min_length=1, max_length=1000)
+
+    @model_validator(mode="after")
+    def _last_rate(self) -> Self:
+        if self.stages[-1].rate_rps == 0:
+            raise ValueError("the last stage needs a rate above 0, else the last requests never arrive")
+        return self
+
+
+class Quantiles(Spec):
+    """An empirical distribution as equally spaced quantiles, from minimum to maximum, linear between them."""
+
+    values: tuple[float, ...] = Field(min_length=2, max_length=1001, description="Quantiles, non-decreasing.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if any(b < a for a, b in zip(self.values, self.values[1:], strict=False)) or self.values[0] < 0:
+            raise ValueError("values must be 0 or more and never fall")
+        return self
+
+
+class QuantileGaps(Spec):
+    """Gaps drawn from a quantile table, scaled to a rate: the shape of a trace without its rows."""
+
+    gaps: Quantiles = Field(description="Quantiles of the gaps between arrivals, any unit: only the shape counts.")
+    rate_rps: PositiveFloat = Field(description="Mean requests per second after scaling.")
+
+
+class Arrivals(Spec):
+    """When requests come: exactly one of these."""
+
+    constant: Constant | None = None
+    poisson: Poisson | None = None
+    gamma: Gamma | None = None
+    closed: Closed | None = None
+    ramp: Ramp | None = None
+    step: Step | None = None
+    quantiles: QuantileGaps | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        return require_one(self)
+
+
+# --- lengths --------------------------------------------------------------------------------------------------------
+
+
+class Uniform(Spec):
+    """Whole numbers from ``low`` to ``high``, both included, equally likely."""
+
+    low: PositiveInt
+    high: PositiveInt
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.high < self.low:
+            raise ValueError(f"high ({self.high}) must not be below low ({self.low})")
+        return self
+
+
+class Lognormal(Spec):
+    """Lognormal, given by its own mean and standard deviation (not those of the logarithm)."""
+
+    mean: PositiveFloat
+    stdev: float = Field(ge=0)
+    maximum: PositiveInt | None = Field(None, description="Longer draws are cut to this.")
+
+
+class Length(Spec):
+    """How many tokens: exactly one of these; a draw is rounded and is at least 1."""
+
+    fixed: PositiveInt | None = None
+    uniform: Uniform | None = None
+    lognormal: Lognormal | None = None
+    quantiles: Quantiles | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        return require_one(self)
+
+
+class Lengths(Spec):
+    """Prompt and output lengths."""
+
+    prompt: Length
+    output: Length
+    scale: float = Field(1.0, gt=0, le=100, description="Both lengths are multiplied by this, then rounded, at least 1.")
+
+
+# --- traces ---------------------------------------------------------------------------------------------------------
+
+
+def _rows(value: str) -> str:
+    match = re.fullmatch(r"(\d+)-(\d+)", value)
+    if not match or int(match[1]) < 1 or int(match[2]) < int(match[1]):
+        raise ValueError(f'{value!r} is not a range of rows; write the first and last row, such as "1-60"')
+    return value
+
+
+class Columns(Spec):
+    """Which column of a plain CSV or JSONL file holds what."""
+
+    arrival: str = "arrival_s"
+    prompt_tokens: str = "prompt_tokens"
+    output_tokens: str = "output_tokens"
+    tenant: str | None = None
+    tier: str | None = None
+    session: str | None = None
+    prefix_blocks: str | None = None
+
+
+class Trace(Spec):
+    """Arrivals and lengths from a trace file.
+
+    The two rules that readers elsewhere get silently wrong, unit and block size, come with the named formats and
+    must be written for plain files.
+    """
+
+    file: str | None = Field(None, description="Path of a trace file; local play and the command line only.")
+    dataset: str | None = Field(None, description="Id of an imported trace.")
+    format: TraceFormat | None = Field(None, description="Format of the file; found out from its first rows if absent.")
+    columns: Columns | None = Field(None, description="Column names of a csv or jsonl file.")
+    time_unit: Literal["s", "ms", "us", "ns"] | None = Field(None, description="Unit of the arrival column.")
+    block_size: PositiveInt | None = Field(None, description="Tokens per prefix block id.")
+    same_instant: Literal["keep", "spread"] = Field(
+        "keep",
+        description="Rows with one time: keep them together, or spread them evenly to the next time.",
+    )
+    zero_output: Literal["drop", "one"] = Field(
+        "drop", description="Rows without output tokens (failed calls): drop them, or ask for one token."
+    )
+    rows: Annotated[str, AfterValidator(_rows)] | None = Field(None, description='Rows to play, such as "1-60".')
+    rate_rps: PositiveFloat | None = Field(None, description="Stretch time so that the mean rate is this.")
+    lengths_scale: float = Field(1.0, gt=0, le=100, description="Multiply all lengths by this, at least 1 token.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.file is None) == (self.dataset is None):
+            raise ValueError("give either file (a path) or dataset (the id of an imported trace)")
+        return self
+
+
+# --- people and promises --------------------------------------------------------------------------------------------
+
+
+class Line(Spec):
+    """A limit that grows with the prompt: ``base + per_token * uncached prompt tokens``, in ms."""
+
+    base: float = Field(ge=0)
+    per_token: float = Field(0.0, ge=0)
+
+
+_LINE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*\+\s*(\d+(?:\.\d+)?)\s+per uncached token\s*")
+
+
+class Tier(Spec):
+    """A service tier: its share of the requests and its objectives (a tier without any counts finished requests)."""
+
+    share: Share = 1.0
+    ttft_ms: float | str | None = Field(None, description='A limit in ms, or "200 + 0.5 per uncached token".')
+    tpot_ms: float | None = Field(None, gt=0)
+    e2e_ms: float | None = Field(None, gt=0)
+    priority: int = Field(0, ge=-1000, le=1000, description="Smaller is served first by priority policies.")
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        if isinstance(self.ttft_ms, str) and not _LINE.fullmatch(self.ttft_ms):
+            raise ValueError(f'ttft_ms: {self.ttft_ms!r} is neither a number nor like "200 + 0.5 per uncached token"')
+        return self
+
+    def ttft_line(self) -> Line | None:
+        """The TTFT objective as a line, or None when there is none."""
+        if isinstance(self.ttft_ms, str):
+            match = _LINE.fullmatch(self.ttft_ms)
+            assert match is not None  # validated above
+            return Line(base=float(match[1]), per_token=float(match[2]))
+        return None if self.ttft_ms is None else Line(base=self.ttft_ms)
+
+
+class Tenant(Spec):
+    """Who sends: a tenant's share of the requests."""
+
+    share: Share = 1.0
+
+
+class Prefix(Spec):
+    """Shared prompt beginnings: ``share`` of the requests start with one of ``groups`` common prefixes."""
+
+    groups: PositiveInt = 1
+    tokens: PositiveInt = 256
+    share: Share = 1.0
+
+
+class Sessions(Spec):
+    """Multi-turn conversations: each next turn waits for the answer and a think time, and repeats all before it."""
+
+    turns: Length = Length(fixed=3)
+    think_s: float = Field(1.0, ge=0)
+
+
+class WorkloadSpec(Spec):
+    """Traffic, complete: freezing it gives the same arrival plan on every machine.
+
+    Either ``trace``, or ``profile`` (bundled shape), or ``arrivals`` with ``lengths``.
+    """
+
+    trace: Trace | None = None
+    profile: str | None = Field(None, description="A bundled shape of lengths and gaps, such as azure-2023-conv.")
+    arrivals: Arrivals | None = None
+    lengths: Lengths | None = None
+    lengths_scale: float = Field(1.0, gt=0, le=100, description="With profile: multiply its lengths by this.")
+    rate_rps: PositiveFloat | None = Field(None, description="With profile: mean requests per second.")
+    requests: PositiveInt | None = Field(None, le=10_000_000, description="How many requests to offer.")
+    tiers: dict[Name, Tier] = Field(default_factory=lambda: {"default": Tier()}, min_length=1, max_length=16)
+    tenants: dict[Name, Tenant] = Field(default_factory=lambda: {"default": Tenant()}, min_length=1, max_length=64)
+    prefix: Prefix | None = None
+    sessions: Sessions | None = None
+    output_limit: PositiveInt | Literal["longest", "exact"] = Field(
+        "longest",
+        description="The max_tokens that each request declares: a number, the longest output of the workload, or "
+        "its own true length (exact: only for study, schedulers then know what they cannot know).",
+    )
+    warmup_share: Share = Field(0.0, description="First share of the requests, by arrival, that is not measured.")
+    block_size: PositiveInt = Field(16, description="Tokens per prefix block id of generated prefixes.")
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        sources = [name for name in ("trace", "profile", "arrivals") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            given = " and ".join(sources) or "nothing"
+            raise ValueError(f"give exactly one of trace, profile, or arrivals with lengths; got {given}")
+        if self.arrivals is not None and self.lengths is None:
+            raise ValueError("arrivals needs lengths beside it")
+        if self.arrivals is None and self.lengths is not None:
+            raise ValueError("lengths belongs to arrivals; a trace or profile brings its own (see lengths_scale)")
+        if self.trace is None and self.requests is None:
+            raise ValueError("requests is missing: say how many to offer")
+        if self.profile is not None and self.rate_rps is None:
+            raise ValueError("rate_rps is missing: a profile has a shape, not a rate")
+        for field, shares in (("tiers", self.tiers), ("tenants", self.tenants)):
+            total = sum(item.share for item in shares.values())
+            if abs(total - 1) > 1e-6:
+                raise ValueError(f"{field}: the shares add up to {total:g}, they must add up to 1")
+        return self
+

@@ -1,0 +1,34 @@
+"""One request of a frozen arrival plan, as the driver and the executors see it."""
+
+from dataclasses import dataclass
+
+from scheduler_core.types.time import Ns
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """One row of an arrival plan; integers only, so its digest is the same everywhere.
+
+    Either ``after`` is None and ``arrival_ns`` is absolute from the start of the run, or ``after`` is the index of
+    the request whose end this one waits for and ``arrival_ns`` is the think time added to that end.
+
+    ``output_tokens`` is the true length. It goes to executors only: schedulers are given a `RequestSpec`, which knows
+    the declared ``output_limit`` and nothing else about the answer.
+
+    ``prefix_blocks`` are identities of consecutive shared prompt blocks of ``ArrivalPlan.block_size`` tokens from the
+    start of the prompt; equal leading ids mean equal leading tokens. The rest of the prompt is private to ``seed``.
+    """
+
+    index: int
+    arrival_ns: Ns
+    prompt_tokens: int
+    output_tokens: int
+    output_limit: int
+    seed: int
+    tenant: str = "default"
+    tier: str = "default"
+    session: int | None = None
+    turn: int = 0
+    after: int | None = None
+    prefix_blocks: tuple[int, ...] = ()
+    priority: int = 0

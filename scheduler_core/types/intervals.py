@@ -1,0 +1,46 @@
+"""Intervals: the only thing an executor reports about time; every figure is computed from them."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from scheduler_core.types.time import Ns
+
+
+class IntervalClass(StrEnum):
+    """What an interval was spent on. Overlap is a property of two intervals, never a class."""
+
+    QUEUE = "queue"
+    INPUT_PREPARE = "input_prepare"
+    INPUT_TRANSFER = "input_transfer"
+    COMPUTE_PREFILL = "compute_prefill"
+    COMPUTE_DECODE = "compute_decode"
+    RECOMPUTE = "recompute"
+    HANDOFF = "handoff"
+    NETWORK_WAIT = "network_wait"
+    COMMUNICATION = "communication"
+    RESERVE_WAIT = "reserve_wait"
+    DECODE_QUEUE = "decode_queue"
+    STALLED = "stalled"
+    PAUSED = "paused"
+    OUTPUT_TRANSFER = "output_transfer"
+    STREAM_OUTPUT = "stream_output"
+    MODEL_LOAD = "model_load"
+    HOST_GAP = "host_gap"
+
+
+class Lane(NamedTuple):
+    """One stretch of work of a step on one resource, ``[start_ns, end_ns)`` on the run's reference clock.
+
+    ``kind`` is ``compute`` for the model's forward (each grant says whether it was prefill, decode or recompute for
+    its request) or the value of an `IntervalClass`.
+    """
+
+    kind: str
+    resource: str
+    start_ns: Ns
+    end_ns: Ns
+
+
+COMPUTE = "compute"
+HOST = "host"
+DEVICE = "device"

@@ -1,0 +1,193 @@
+"""Evidence records: the append-only account of a run, from which alone every figure is computed.
+
+Each record is a frozen dataclass; `encode` gives its JSON object (``kind`` first) and `decode` reads it back. Times
+are integer ns on the run's reference clock, which starts at 0. A reader refuses a schema it does not know.
+"""
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, TypeAlias
+
+from scheduler_core.types.errors import ExecutorError
+from scheduler_core.types.time import Ns
+
+SCHEMA = "headway-records/1"
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """First record: what was run on what. ``level`` and ``source`` are those of every value computed from here."""
+
+    kind: ClassVar[str] = "run_started"
+    run: str
+    attempt: int
+    plan_digest: str
+    policy_digest: str
+    policy: dict[str, Any]
+    target: dict[str, Any]
+    level: str
+    source: str
+    offered: int
+    kv_blocks: int
+    block_size: int
+    token_budget: int
+    fingerprint: dict[str, Any] = field(default_factory=dict)
+    schema: str = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The model was loaded and the instance warmed: never part of a request's time."""
+
+    kind: ClassVar[str] = "loaded"
+    start_ns: Ns
+    end_ns: Ns
+    device_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A request reached the system. ``at_ns`` is the intended send time, ``seen_ns`` when the driver took it up."""
+
+    kind: ClassVar[str] = "arrived"
+    at_ns: Ns
+    seen_ns: Ns
+    request: int
+    prompt_tokens: int
+    output_limit: int
+    tenant: str
+    tier: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A waiting request got blocks; ``resumed`` when it had run before and was preempted."""
+
+    kind: ClassVar[str] = "admitted"
+    at_ns: Ns
+    request: int
+    epoch: int
+    hit_tokens: int
+    resumed: bool
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The head of the queue was passed over; written when the reason changes, not at every step."""
+
+    kind: ClassVar[str] = "deferred"
+    at_ns: Ns
+    request: int
+    reason: str
+    need: int
+    have: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One executed step. ``grants`` rows: request, epoch, start, length, phase, sampled (0 / 1), hit tokens.
+
+    ``stalled`` rows: request, cause, for each resident request that got nothing. ``lanes`` rows: kind, resource,
+    start, end. The step spans ``planned_ns`` (planning began) to ``available_ns`` (its tokens could be read).
+    KV counts are blocks after planning.
+    """
+
+    kind: ClassVar[str] = "step"
+    id: int
+    digest: str
+    planned_ns: Ns
+    available_ns: Ns
+    grants: list[tuple[int, int, int, int, str, int, int]]
+    lanes: list[tuple[str, str, Ns, Ns]]
+    stalled: list[tuple[int, str]]
+    kv_used: int
+    kv_cached: int
+    kv_free: int
+    waiting: int
+    running: int
+    paused: int
+    budget: int
+    device_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """A running request lost its blocks and waits again; ``tokens_lost`` computed tokens must be computed anew."""
+
+    kind: ClassVar[str] = "preempted"
+    at_ns: Ns
+    request: int
+    epoch: int
+    reason: str
+    blocks: int
+    tokens_lost: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """The two best logits were closer than the declared tolerance: another batch shape may pick the other token."""
+
+    kind: ClassVar[str] = "tie"
+    request: int
+    position: int
+    margin: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request ended, one way or another. ``tokens`` are the emitted ids where the target makes real ones."""
+
+    kind: ClassVar[str] = "finished"
+    at_ns: Ns
+    request: int
+    outcome: str
+    stage: str
+    reason: str
+    output_tokens: int
+    need: int | None = None
+    have: int | None = None
+    tokens: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """Last record: the run ended by itself (``complete``) or was stopped."""
+
+    kind: ClassVar[str] = "run_finished"
+    at_ns: Ns
+    complete: bool
+    reason: str
+    steps: int
+    laws_checked: int
+
+
+Record: TypeAlias = (
+    RunStarted | Loaded | Arrived | Admitted | Deferred | Step | Preempted | Tie | Finished | RunFinished
+)
+
+KINDS: dict[str, type[Record]] = {
+    cls.kind: cls
+    for cls in (RunStarted, Loaded, Arrived, Admitted, Deferred, Step, Preempted, Tie, Finished, RunFinished)
+}
+
+
+def encode(record: Record) -> dict[str, Any]:
+    """JSON object of a record, ``kind`` first."""
+    return {"kind": record.kind, **asdict(record)}
+
+
+def decode(data: dict[str, Any]) -> Record:
+    """The record of a JSON object made by `encode`; `ExecutorError` names an unknown kind or field."""
+    values = dict(data)
+    kind = values.pop("kind", None)
+    cls = KINDS.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise ExecutorError(f"unknown record kind {kind!r}; known: {', '.join(KINDS)}")
+    unknown = values.keys() - {item.name for item in fields(cls)}
+    if unknown:
+        raise ExecutorError(f"{kind}: unknown fields {sorted(unknown)}")
+    if cls is Step:
+        for name in ("grants", "lanes", "stalled"):
+            values[name] = [tuple(row) for row in values[name]]
+    return cls(**values)

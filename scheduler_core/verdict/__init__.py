@@ -1,0 +1,1 @@
+"""From finished runs to accept, tune or reject, with comparability beside it."""

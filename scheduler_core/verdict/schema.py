@@ -1,0 +1,99 @@
+"""The verdict as data: the same object behind the page, the API, the terminal and the report."""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from scheduler_core.spec.base import Spec
+
+VERDICT_SCHEMA = "headway-verdict/1"
+
+
+class Decision(StrEnum):
+    """The only three answers."""
+
+    ACCEPT = "accept"
+    TUNE = "tune"
+    REJECT = "reject"
+
+
+EXIT_CODES = {Decision.ACCEPT: 0, Decision.TUNE: 10, Decision.REJECT: 20}
+EXIT_NOT_COMPARABLE = 30
+EXIT_ERROR = 1
+
+
+class Interval(Spec):
+    """Relative change, candidate against baseline, with its bounds over pairs."""
+
+    low: float
+    high: float
+    confidence: float
+
+
+class Gate(Spec):
+    """One declared gate and what the pairs say about it.
+
+    ``change`` and ``interval`` are relative to the baseline (0.1 is 10 % more). ``label`` speaks of direction of
+    benefit, ``state`` of the gate: ``missing`` means the evidence it needs is absent.
+    """
+
+    metric: str
+    role: Literal["primary", "guard"]
+    unit: str
+    better: Literal["lower", "higher"]
+    margin: float
+    baseline: float | None
+    candidate: float | None
+    change: float | None
+    interval: Interval | None
+    label: Literal["better", "worse", "same", "undecided", "missing"]
+    state: Literal["passed", "failed", "undecided", "missing"]
+    sentence: str
+
+
+class LayerEffect(Spec):
+    """One cell row of the layer x metric table: what moved a metric, and whether one layer alone can be credited."""
+
+    layer: str
+    metric: str
+    change: float | None
+    credited: bool
+    sentence: str
+
+
+class NextStep(Spec):
+    """The next experiment worth running, as a filled-in form and as a command."""
+
+    title: str
+    because: str
+    experiment: dict[str, Any] | None = None
+    command: str = ""
+
+
+class Comparison(Spec):
+    """One candidate arm against the baseline. ``decision`` is None exactly when not comparable."""
+
+    baseline: str
+    candidate: str
+    comparable: bool
+    obstacles: list[str]
+    decision: Decision | None
+    headline: str
+    pairs: int
+    requests_per_run: int
+    plan_digest: str
+    gates: list[Gate]
+    effects: list[LayerEffect]
+    why: list[str]
+    conditions: list[str]
+    next_steps: list[NextStep]
+    exit_code: int
+
+
+class Verdict(Spec):
+    """All comparisons of an experiment; the exit code is the best one of its candidates."""
+
+    schema_version: Literal["headway-verdict/1"] = "headway-verdict/1"
+    experiment: str
+    comparisons: list[Comparison]
+    identical_outputs: str
+    exit_code: int

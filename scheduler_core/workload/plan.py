@@ -1,0 +1,79 @@
+"""The arrival plan: a frozen workload, replayed identically by every arm."""
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.errors import InputError, Problem
+
+FORMAT = "headway-plan/1"
+
+
+@dataclass(frozen=True)
+class ArrivalPlan:
+    """Requests in order of index, with what their integers mean.
+
+    ``block_size`` is the number of tokens behind each id of ``prefix_blocks``. ``notes`` say where the figures come
+    from (attribution, rules applied) and do not enter the digest.
+    """
+
+    requests: tuple[PlannedRequest, ...]
+    block_size: int
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex digest over the canonical rows; the same in every process and on every machine."""
+        digest = hashlib.blake2b(f"{FORMAT}|{self.block_size}\n".encode(), digest_size=16)
+        for row in self._rows():
+            digest.update(row.encode())
+            digest.update(b"\n")
+        return digest.hexdigest()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Sum of prompt lengths."""
+        return sum(request.prompt_tokens for request in self.requests)
+
+    @property
+    def output_tokens(self) -> int:
+        """Sum of true output lengths."""
+        return sum(request.output_tokens for request in self.requests)
+
+    def _rows(self) -> Iterator[str]:
+        for r in self.requests:
+            values = [r.index, r.arrival_ns, r.prompt_tokens, r.output_tokens, r.output_limit, r.seed, r.tenant]
+            values += [r.tier, r.session, r.turn, r.after, list(r.prefix_blocks), r.priority]
+            yield json.dumps(values, separators=(",", ":"), ensure_ascii=True)
+
+    def write(self, path: Path) -> None:
+        """Write to ``path`` (gzip of JSON lines), by way of a temporary name beside it."""
+        partial = path.with_name(path.name + ".partial")
+        head = {"format": FORMAT, "block_size": self.block_size, "digest": self.digest, "notes": list(self.notes)}
+        with partial.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as stream:
+            stream.write(json.dumps(head).encode() + b"\n")
+            for row in self._rows():
+                stream.write(row.encode() + b"\n")
+        partial.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> "ArrivalPlan":
+        """Read a plan back; `InputError` when it is no plan or its rows do not match its digest."""
+        try:
+            with gzip.open(path, "rt", encoding="ascii") as stream:
+                head = json.loads(next(stream))
+                rows = [json.loads(line) for line in stream]
+        except (OSError, EOFError, StopIteration, ValueError) as error:
+            raise InputError([Problem(str(path), f"not an arrival plan: {error}")]) from None
+        if head.get("format") != FORMAT:
+            raise InputError([Problem(str(path), f"format is {head.get('format')!r}, expected {FORMAT!r}")])
+        requests = tuple(PlannedRequest(*row[:11], prefix_blocks=tuple(row[11]), priority=row[12]) for row in rows)
+        plan = cls(requests, head["block_size"], tuple(head["notes"]))
+        if plan.digest != head["digest"]:
+            raise InputError([Problem(str(path), "its rows do not match its digest; the file is damaged")])
+        return plan
