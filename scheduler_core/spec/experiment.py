@@ -24,7 +24,9 @@ class ExperimentSpec(Spec):
     arms: dict[Name, PolicySpec] = Field(min_length=1, max_length=16)
     repeats: Annotated[int, Field(ge=1, le=100)] = 5
     goal: GoalSpec = GoalSpec()
-    run_limit_s: float = Field(600.0, gt=0, le=86_400, description="Longest a run may take before it is stopped as failed.")
+    run_limit_s: float = Field(
+        600.0, gt=0, le=86_400, description="Longest a run may take before it is stopped as failed."
+    )
 
     @property
     def baseline(self) -> str:

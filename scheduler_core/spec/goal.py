@@ -35,7 +35,7 @@ class GoalSpec(Spec):
     primary: MetricName = "ttft_p95_ms"
     better_by: Fraction = Field(0.10, gt=0, lt=1, description="Least relative gain worth having.")
     guard: dict[MetricName, Fraction] = Field(
-        default_factory=lambda: {"tpot_p95_ms": 0.05, "goodput_rps": -0.02},
+        default={"tpot_p95_ms": 0.05, "goodput_rps": -0.02},
         description='Relative change still allowed in each: "+5%" for a time, "-2%" for a rate.',
     )
     confidence: float = Field(0.95, gt=0.5, lt=1)

@@ -49,7 +49,9 @@ class BatchSection(Spec):
     max_wait_ms: float | None = Field(
         None, ge=0, description="Static batching: longest wait for a full batch after the oldest arrived."
     )
-    queue_limit: int | None = Field(None, ge=0, description="Most waiting requests; newcomers beyond are rejected. 0: none.")
+    queue_limit: int | None = Field(
+        None, ge=0, description="Most waiting requests; newcomers beyond are rejected. 0: none."
+    )
 
 
 class PoolsSection(Spec):

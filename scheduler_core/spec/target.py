@@ -10,7 +10,9 @@ from scheduler_core.spec.base import PositiveInt, Seed, Spec, require_one
 class TorchTarget(Spec):
     """A real transformer in PyTorch on this machine."""
 
-    model: str = Field("demo-s", description="A built-in shape with seeded random weights, or a local Hugging Face folder.")
+    model: str = Field(
+        "demo-s", description="A built-in shape with seeded random weights, or a local Hugging Face folder."
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is one, else CPU.")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     threads: PositiveInt | None = Field(None, le=1024, description="CPU threads; absent: all cores of the machine.")

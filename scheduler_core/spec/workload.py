@@ -162,7 +162,9 @@ class Lengths(Spec):
 
     prompt: Length
     output: Length
-    scale: float = Field(1.0, gt=0, le=100, description="Both lengths are multiplied by this, then rounded, at least 1.")
+    scale: float = Field(
+        1.0, gt=0, le=100, description="Both lengths are multiplied by this, then rounded, at least 1."
+    )
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------
@@ -321,4 +323,3 @@ class WorkloadSpec(Spec):
             if abs(total - 1) > 1e-6:
                 raise ValueError(f"{field}: the shares add up to {total:g}, they must add up to 1")
         return self
-

@@ -15,7 +15,7 @@ class ExecutorError(HeadwayError):
     """An executor reported something impossible (an unknown plan, an old epoch, tokens nobody asked for)."""
 
 
-class LawBroken(HeadwayError):
+class LawError(HeadwayError):
     """Conservation, single residence or liveness failed; the message carries every term of the equation."""
 
 

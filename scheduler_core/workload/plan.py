@@ -72,7 +72,7 @@ class ArrivalPlan:
             raise InputError([Problem(str(path), f"not an arrival plan: {error}")]) from None
         if head.get("format") != FORMAT:
             raise InputError([Problem(str(path), f"format is {head.get('format')!r}, expected {FORMAT!r}")])
-        requests = tuple(PlannedRequest(*row[:11], prefix_blocks=tuple(row[11]), priority=row[12]) for row in rows)
+        requests = tuple(PlannedRequest(*row[:11], tuple(row[11]), row[12]) for row in rows)
         plan = cls(requests, head["block_size"], tuple(head["notes"]))
         if plan.digest != head["digest"]:
             raise InputError([Problem(str(path), "its rows do not match its digest; the file is damaged")])

@@ -1,0 +1,1 @@
+"""The control plane: Django, Celery and Channels around the core. Never loads torch."""

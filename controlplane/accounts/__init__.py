@@ -1,0 +1,1 @@
+"""People, tokens, one-time sign-in links."""

@@ -1,0 +1,1 @@
+"""Stored evidence: segments, artifacts, live samples."""

@@ -1,0 +1,1 @@
+"""Experiments: arms, repeats, verdicts."""

@@ -1,0 +1,76 @@
+"""Experiments: arms x repeats over one frozen plan, and the verdict read from their finished runs."""
+
+from django.conf import settings
+from django.db import models
+
+from controlplane.ids import new_id
+
+
+def experiment_id() -> str:
+    return new_id("exp")
+
+
+class Experiment(models.Model):
+    """A submitted experiment spec, frozen."""
+
+    class Status(models.TextChoices):
+        QUEUED = "queued", "Queued"
+        RUNNING = "running", "Running"
+        DECIDED = "decided", "Decided"
+        FAILED = "failed", "Failed"
+        CANCELLED = "cancelled", "Cancelled"
+
+    id = models.CharField(primary_key=True, max_length=24, default=experiment_id, editable=False)
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="experiments")
+    name = models.CharField(max_length=64)
+    spec = models.JSONField(help_text="Canonical experiment spec, as submitted.")
+    digest = models.CharField(max_length=32)
+    workload_version = models.ForeignKey(
+        "workloads.WorkloadVersion", on_delete=models.PROTECT, null=True, blank=True, related_name="experiments"
+    )
+    plan = models.ForeignKey("workloads.ArrivalPlan", on_delete=models.PROTECT, related_name="experiments")
+    status = models.CharField(max_length=12, choices=Status.choices, default=Status.QUEUED, db_index=True)
+    verdict = models.JSONField(null=True, blank=True)
+    notes = models.TextField(blank=True)
+    cloned_from = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, blank=True, related_name="clones")
+    created_at = models.DateTimeField(auto_now_add=True)
+    decided_at = models.DateTimeField(null=True, blank=True)
+    archived_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at", "id"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Arm(models.Model):
+    """One arm: a name and the resolved policy it plays."""
+
+    experiment = models.ForeignKey(Experiment, on_delete=models.CASCADE, related_name="arms")
+    name = models.CharField(max_length=64)
+    position = models.PositiveIntegerField()
+    is_baseline = models.BooleanField(default=False)
+    policy = models.JSONField(help_text="Resolved policy spec.")
+    policy_version = models.ForeignKey(
+        "policies.PolicyVersion", on_delete=models.PROTECT, null=True, blank=True, related_name="arms"
+    )
+
+    class Meta:
+        ordering = ["position"]
+        constraints = [models.UniqueConstraint(fields=["experiment", "name"], name="arm_name_per_experiment")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ArmRun(models.Model):
+    """The run that plays one repeat of one arm."""
+
+    arm = models.ForeignKey(Arm, on_delete=models.CASCADE, related_name="arm_runs")
+    repeat = models.PositiveIntegerField()
+    run = models.OneToOneField("runs.Run", on_delete=models.PROTECT, related_name="arm_run")
+
+    class Meta:
+        ordering = ["repeat", "arm__position"]
+        constraints = [models.UniqueConstraint(fields=["arm", "repeat"], name="one_run_per_arm_and_repeat")]

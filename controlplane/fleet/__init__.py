@@ -1,0 +1,1 @@
+"""Workers and calibrated profiles."""

@@ -1,0 +1,1 @@
+"""Runs and their lifecycle: outbox, claim, lease, fencing, reaper."""

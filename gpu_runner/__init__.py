@@ -1,0 +1,1 @@
+"""The muscle: executors with real effects, and the composition of one run."""

@@ -1,0 +1,13 @@
+"""Settings of the test suite: a scratch home of its own, SQLite or the database of ``DATABASE_URL``, no real Redis."""
+
+import os
+import tempfile
+
+os.environ.setdefault("HEADWAY_DEBUG", "1")
+os.environ["HEADWAY_HOME"] = tempfile.mkdtemp(prefix="headway-test-")
+
+from controlplane.settings import *
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
