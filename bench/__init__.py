@@ -1,0 +1,1 @@
+"""Benchmarks: ``python -m bench.NAME --quick --json`` answers within 50 s; ``--full`` measures properly."""

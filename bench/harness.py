@@ -1,0 +1,129 @@
+"""The common command line of every benchmark, and the rule that a figure's name carries its unit.
+
+A benchmark is a module ``bench/NAME.py`` that ends with::
+
+    if __name__ == "__main__":
+        sys.exit(harness.main("NAME", quick=quick, full=full))
+
+where ``quick`` and ``full`` take nothing and return `Figures`. Standard output holds the answer alone; progress goes to
+standard error through `say`.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Figures = Mapping[str, Any]
+"""Figure name to value: a number (unit in the name), a truth value, a text, None (not measurable here), or a nested
+mapping or list of such, for instance per arm."""
+
+QUICK_LIMIT_S = 50.0
+
+UNITS = (
+    "_ns", "_us", "_ms", "_s", "_h",
+    "_bytes", "_kib", "_mib", "_gib", "_mb", "_gb",
+    "_per_s", "_per_ms", "_rps", "_hz", "_gflops", "_gb_per_s",
+    "_tokens", "_requests", "_steps", "_blocks", "_runs", "_rows", "_lines", "_events", "_processes", "_instances",
+    "_share", "_ratio", "_pct", "_x", "_count",
+)  # fmt: skip
+
+
+class UnitError(ValueError):
+    """A numeric figure whose name does not end with a unit of `UNITS`."""
+
+
+def say(text: str) -> None:
+    """Report progress on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def check_units(figures: Figures, at: str = "") -> None:
+    """Raise `UnitError` when a number's own name, or that of the mapping or list that holds it, names no unit."""
+    for name, value in figures.items():
+        where = f"{at}.{name}" if at else name
+        if isinstance(value, Mapping):
+            if not where.endswith(UNITS):
+                check_units(value, where)
+            continue
+        values = value if isinstance(value, list | tuple) else [value]
+        for item in values:
+            if isinstance(item, Mapping):
+                check_units(item, where)
+            elif isinstance(item, int | float) and not isinstance(item, bool) and not where.endswith(UNITS):
+                raise UnitError(f"figure {where!r} names no unit; end it with one of {', '.join(UNITS)}")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "system": platform.system(),
+        "arch": platform.machine(),
+        "python": platform.python_version(),
+        "cpu": _cpu_model(),
+        "cores_count": len(affinity(0)) if affinity else os.cpu_count(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:  # noqa: PTH123 - a pseudo-file read line by line
+            for line in info:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def main(
+    name: str,
+    *,
+    quick: Callable[[], Figures],
+    full: Callable[[], Figures] | None = None,
+    argv: list[str] | None = None,
+) -> int:
+    """Run one benchmark from the command line and print its figures; the exit status is 0, or 1 with one line why."""
+    parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=sys.modules["__main__"].__doc__)
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--quick", action="store_true", help=f"answer within {QUICK_LIMIT_S:.0f} s (the default)")
+    mode.add_argument("--full", action="store_true", help="measure properly")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(argv)
+    measure = (full or quick) if options.full else quick
+    began = time.monotonic()
+    try:
+        figures = dict(measure())
+        check_units(figures)
+    except Exception as error:
+        if os.environ.get("HEADWAY_DEBUG"):
+            raise
+        print(f"bench.{name}: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    answer = {
+        "bench": name,
+        "mode": "full" if options.full else "quick",
+        "wall_s": round(time.monotonic() - began, 3),
+        "machine": machine(),
+        **figures,
+    }
+    print(json.dumps(answer) if options.json else "\n".join(lines(answer)), flush=True)
+    return 0
+
+
+def lines(figures: Figures, indent: str = "") -> list[str]:
+    """Figures as aligned lines for a terminal."""
+    width = max((len(name) for name in figures), default=0)
+    out = []
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            out += [f"{indent}{name}", *lines(value, indent + "  ")]
+        else:
+            shown = f"{value:.6g}" if isinstance(value, float) else value
+            out.append(f"{indent}{name:<{width}}  {shown}")
+    return out
