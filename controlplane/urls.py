@@ -1,8 +1,9 @@
 """URL map: admin, REST, live updates, and the pages."""
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("", include("controlplane.accounts.urls")),
 ]

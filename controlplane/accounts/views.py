@@ -1,0 +1,110 @@
+"""Signing in and out, one-time links, and a person's own account page."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth import login
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.views import LoginView
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render, resolve_url
+from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST
+
+from controlplane.accounts import selectors, services, throttle
+from controlplane.accounts.forms import TokenForm
+from controlplane.accounts.models import User
+
+_BACKEND = "django.contrib.auth.backends.ModelBackend"
+
+
+def _address(request: HttpRequest) -> str:
+    """The peer's address; forwarded headers are not trusted, anyone can write them."""
+    return str(request.META.get("REMOTE_ADDR", ""))
+
+
+class SignIn(LoginView):
+    """Sign in with name and password; guessing is slowed down."""
+
+    template_name = "accounts/login.html"
+    redirect_authenticated_user = True
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        username = request.POST.get("username", "")
+        if throttle.is_blocked(username, _address(request)):
+            form = self.get_form()
+            form.errors.clear()
+            context = self.get_context_data(form=form, blocked_minutes=throttle.WINDOW_S // 60)
+            response = render(request, self.template_name, context, status=429)
+            response["Retry-After"] = str(throttle.WINDOW_S)
+            return response
+        return super().post(request, *args, **kwargs)
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        throttle.forget_failures(form.cleaned_data["username"], _address(self.request))
+        return super().form_valid(form)
+
+    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
+        throttle.note_failure(form.data.get("username", ""), _address(self.request))
+        return super().form_invalid(form)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def sign_in_link(request: HttpRequest, secret: str) -> HttpResponse:
+    """Ask on GET, sign in on POST: a browser that fetches the link ahead of the click must not use it up."""
+    if request.method == "POST":
+        user = services.redeem_sign_in_link(secret)
+        if user is not None:
+            login(request, user, backend=_BACKEND)
+            return redirect(_next_path(request))
+    else:
+        user = selectors.user_of_link(secret)
+    page = render(request, "accounts/sign_in_link.html", {"person": user}, status=200 if user else 410)
+    page["Referrer-Policy"] = "no-referrer"
+    return page
+
+
+def _next_path(request: HttpRequest) -> str:
+    """Where ``next`` leads if that is on this site, else the first page."""
+    wanted = request.GET.get("next", "")
+    if url_has_allowed_host_and_scheme(wanted, allowed_hosts={request.get_host()}, require_https=request.is_secure()):
+        return wanted
+    return resolve_url("home")
+
+
+@never_cache
+@login_required
+@sensitive_post_parameters()
+@require_http_methods(["GET", "HEAD", "POST"])
+def account(request: HttpRequest) -> HttpResponse:
+    """A person's tokens; a new one is shown once, in the answer to the form that made it."""
+    assert isinstance(request.user, User)
+    form = TokenForm(request.POST or None)
+    issued = None
+    if request.method == "POST" and form.is_valid():
+        issued = services.create_token(
+            user=request.user,
+            name=form.cleaned_data["name"],
+            read_only=form.cleaned_data["read_only"],
+            expires_at=timezone.now() + timedelta(days=form.cleaned_data["days"]),
+        )
+        form = TokenForm()
+    context = {"form": form, "issued": issued, "tokens": selectors.tokens_of(request.user), "now": timezone.now()}
+    return render(request, "accounts/account.html", context)
+
+
+@login_required
+@require_POST
+def revoke_token(request: HttpRequest, pk: int) -> HttpResponse:
+    """Revoke one of one's own tokens."""
+    assert isinstance(request.user, User)
+    token = get_object_or_404(selectors.tokens_of(request.user), pk=pk)
+    services.revoke_token(token=token)
+    messages.success(request, f"Token “{token.name}” no longer works.")
+    return redirect("account")
