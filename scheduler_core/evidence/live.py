@@ -1,0 +1,184 @@
+"""Live samples of a run, folded from the same records that the evidence is made of."""
+
+from collections import deque
+from collections.abc import Callable
+from itertools import chain
+from typing import Protocol
+
+from scheduler_core.evidence.quantiles import quantile
+from scheduler_core.spec.job import Sample
+from scheduler_core.types.intervals import COMPUTE
+from scheduler_core.types.plan import Phase
+from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted, Record, Step
+from scheduler_core.types.time import NS_PER_S, Ns, ms_from_ns, s_from_ns
+
+WINDOW_NS = 2 * NS_PER_S
+
+
+class TakesRecords(Protocol):
+    """Whatever takes records in order, such as a sink of the driver."""
+
+    def write(self, record: Record) -> None:
+        """Take one record."""
+
+
+class Tee:
+    """A sink that hands each record to several sinks, in order."""
+
+    def __init__(self, *sinks: TakesRecords) -> None:
+        self._writes = [sink.write for sink in sinks]
+
+    def write(self, record: Record) -> None:
+        """Hand the record on."""
+        for write in self._writes:
+            write(record)
+
+
+class LiveSampler:
+    """A sink that emits a `Sample` at multiples of ``interval_ns`` of record time.
+
+    Rates and percentiles look back over a sliding window (``window_ns``). A quiet stretch longer than the interval
+    yields one sample, at the last multiple passed: nothing happened that another would show. Costs microseconds a
+    step; sorting happens only when a sample is due.
+    """
+
+    def __init__(
+        self, *, interval_ns: Ns, total: int, on_sample: Callable[[Sample], None], window_ns: Ns = WINDOW_NS
+    ) -> None:
+        self.total = total
+        self.done = 0
+        self._interval = interval_ns
+        self._window_ns = window_ns
+        self._on_sample = on_sample
+        self._due = interval_ns
+        self._now: Ns = 0
+        self._open: dict[int, Ns] = {}
+        self._prompt: dict[int, int] = {}
+        self._last_token: dict[int, Ns] = {}
+        self._resident: set[int] = set()
+        self._waiting = 0
+        self._preemptions = 0
+        self._step: Step | None = None
+        self._step_tokens = (0, 0)
+        self._tokens: deque[tuple[Ns, int, int]] = deque()
+        self._busy: deque[tuple[Ns, Ns]] = deque()
+        self._lookups: deque[tuple[Ns, int, int]] = deque()
+        self._ttft: deque[tuple[Ns, Ns]] = deque()
+        self._gaps: deque[tuple[Ns, tuple[Ns, ...]]] = deque()
+
+    def write(self, record: Record) -> None:
+        """Fold one record; emits the sample that it makes due."""
+        at = record.available_ns if isinstance(record, Step) else getattr(record, "at_ns", None)
+        if at is not None and at >= self._due:
+            self._emit(at - at % self._interval)
+        if isinstance(record, Step):
+            self._take_step(record)
+        elif isinstance(record, Arrived):
+            self._open[record.request] = record.at_ns
+            self._prompt[record.request] = record.prompt_tokens
+            self._waiting += 1
+        elif isinstance(record, Admitted):
+            self._waiting -= 1
+            self._resident.add(record.request)
+            if not record.resumed:  # a look-up after a preemption finds the request's own blocks and says nothing
+                self._lookups.append((record.at_ns, record.hit_tokens, self._prompt.get(record.request, 0)))
+        elif isinstance(record, Preempted):
+            self._preemptions += 1
+            self._resident.discard(record.request)
+            self._waiting += 1
+        elif isinstance(record, Finished):
+            self._take_finish(record)
+        if at is not None and at > self._now:
+            self._now = at
+
+    def flush(self) -> None:
+        """Emit the last sample, at the time of the last record."""
+        self._emit(self._now)
+
+    def _take_finish(self, record: Finished) -> None:
+        self.done += 1
+        request = record.request
+        if request in self._resident:
+            self._resident.discard(request)
+        elif self._waiting:
+            self._waiting -= 1
+        for table in (self._open, self._prompt, self._last_token):
+            table.pop(request, None)
+
+    def _take_step(self, step: Step) -> None:
+        self._step = step
+        at = step.available_ns
+        prefill = decode = 0
+        gaps: list[Ns] = []
+        last_token = self._last_token
+        for request, _epoch, _start, length, phase, sampled, _hit in step.grants:
+            if phase == Phase.DECODE:
+                decode += length
+            else:
+                prefill += length
+            if sampled:
+                before = last_token.get(request)
+                if before is not None:
+                    gaps.append(at - before)
+                elif request in self._open:
+                    self._ttft.append((at, at - self._open[request]))
+                last_token[request] = at
+        self._step_tokens = (prefill, decode)
+        self._tokens.append((at, prefill, decode))
+        if gaps:
+            self._gaps.append((at, tuple(gaps)))
+        self._busy.extend((start, end) for kind, _resource, start, end in step.lanes if kind == COMPUTE)
+
+    def _emit(self, at: Ns) -> None:
+        self._due = at - at % self._interval + self._interval
+        self._forget(at - self._window_ns)
+        span_ns = max(min(self._window_ns, at), 1)
+        span_s = s_from_ns(span_ns)
+        begin = at - span_ns
+        busy = sum(max(0, min(end, at) - max(start, begin)) for start, end in self._busy)
+        looked_up = sum(tokens for _, _, tokens in self._lookups)
+        ttft = sorted(value for _, value in self._ttft)
+        gaps = sorted(chain.from_iterable(values for _, values in self._gaps))
+        step = self._step
+        self._on_sample(
+            Sample(
+                t_s=s_from_ns(at),
+                waiting=self._waiting,
+                running=len(self._resident),
+                paused=step.paused if step else 0,
+                kv_used=step.kv_used if step else 0,
+                kv_cached=step.kv_cached if step else 0,
+                kv_free=step.kv_free if step else 0,
+                hit_rate=sum(hit for _, hit, _ in self._lookups) / looked_up if looked_up else None,
+                prefill_tokens_per_s=sum(row[1] for row in self._tokens) / span_s,
+                decode_tokens_per_s=sum(row[2] for row in self._tokens) / span_s,
+                busy_share=min(1.0, busy / span_ns),
+                step_prefill_tokens=self._step_tokens[0],
+                step_decode_tokens=self._step_tokens[1],
+                step_budget=step.budget if step else 0,
+                ttft_p50_ms=_ms(ttft, 0.5),
+                ttft_p95_ms=_ms(ttft, 0.95),
+                gap_p50_ms=_ms(gaps, 0.5),
+                gap_p95_ms=_ms(gaps, 0.95),
+                gap_p99_ms=_ms(gaps, 0.99),
+                done=self.done,
+                preemptions=self._preemptions,
+                window_s=span_s,
+            )
+        )
+
+    def _forget(self, before: Ns) -> None:
+        while self._tokens and self._tokens[0][0] <= before:
+            self._tokens.popleft()
+        while self._ttft and self._ttft[0][0] <= before:
+            self._ttft.popleft()
+        while self._gaps and self._gaps[0][0] <= before:
+            self._gaps.popleft()
+        while self._lookups and self._lookups[0][0] <= before:
+            self._lookups.popleft()
+        while self._busy and self._busy[0][1] <= before:
+            self._busy.popleft()
+
+
+def _ms(values: list[Ns], share: float) -> float | None:
+    return ms_from_ns(round(quantile(values, share))) if values else None

@@ -1,0 +1,144 @@
+"""The sweep: a request's time from arrival to last token, cut into exclusive segments.
+
+At each instant the highest class present wins (`PRECEDENCE`); what nothing covers is `UNATTRIBUTED`. So segments
+always add up to the elapsed time, and a record that lies shows as unattributed time instead of vanishing in a sum.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from scheduler_core.types.intervals import COMPUTE, IntervalClass
+from scheduler_core.types.plan import Phase
+from scheduler_core.types.records import Step
+from scheduler_core.types.time import NS_PER_MS, Ns
+
+REQUEUE = "requeue"
+SEND_DELAY = "send_delay"
+UNATTRIBUTED = "unattributed"
+
+# Own compute above all, waiting below all. ``requeue`` is the queue after a preemption, kept under its own name.
+PRECEDENCE: tuple[str, ...] = (
+    IntervalClass.COMPUTE_PREFILL,
+    IntervalClass.COMPUTE_DECODE,
+    IntervalClass.RECOMPUTE,
+    IntervalClass.HANDOFF,
+    IntervalClass.INPUT_TRANSFER,
+    IntervalClass.INPUT_PREPARE,
+    IntervalClass.OUTPUT_TRANSFER,
+    IntervalClass.STREAM_OUTPUT,
+    IntervalClass.MODEL_LOAD,
+    IntervalClass.RESERVE_WAIT,
+    IntervalClass.DECODE_QUEUE,
+    IntervalClass.PAUSED,
+    IntervalClass.STALLED,
+    IntervalClass.QUEUE,
+    REQUEUE,
+    SEND_DELAY,
+)
+SEGMENTS: tuple[str, ...] = (*PRECEDENCE, UNATTRIBUTED)
+RANK: dict[str, int] = {str(name): rank for rank, name in enumerate(SEGMENTS)}
+
+PHASE_CLASS: dict[str, str] = {
+    Phase.PREFILL.value: IntervalClass.COMPUTE_PREFILL.value,
+    Phase.DECODE.value: IntervalClass.COMPUTE_DECODE.value,
+    Phase.RECOMPUTE.value: IntervalClass.RECOMPUTE.value,
+}
+
+
+class Segment(NamedTuple):
+    """``[start_ns, end_ns)`` was spent on ``kind``, one of `SEGMENTS`."""
+
+    kind: str
+    start_ns: Ns
+    end_ns: Ns
+
+
+def sweep(spans: Iterable[Segment], start_ns: Ns, end_ns: Ns) -> list[Segment]:
+    """Partition ``[start_ns, end_ns)``: adjacent segments of differing kinds, ordered, gapless.
+
+    Spans are clipped to the range; spans that end before they start and kinds outside `PRECEDENCE` cover nothing.
+    """
+    events: list[tuple[Ns, int, int]] = []
+    for kind, begin, end in spans:
+        low, high = max(begin, start_ns), min(end, end_ns)
+        rank = RANK.get(kind)
+        if high > low and rank is not None:
+            events += ((low, rank, 1), (high, rank, -1))
+    events.sort()
+    events.append((end_ns, 0, 0))
+    present = [0] * len(SEGMENTS)
+    segments: list[Segment] = []
+    at = start_ns
+    for time, rank, change in events:
+        if time > at:
+            kind = next((name for name, count in zip(SEGMENTS, present, strict=True) if count), UNATTRIBUTED)
+            if segments and segments[-1].kind == kind:
+                segments[-1] = Segment(kind, segments[-1].start_ns, time)
+            else:
+                segments.append(Segment(str(kind), at, time))
+            at = time
+        present[rank] += change
+    return segments
+
+
+def unattributed_bound_ns(e2e_ns: Ns, *, modelled: bool) -> Ns:
+    """Most time that may stay unattributed: nothing on a modelled target, else 1 ms or 1 % of E2E."""
+    return 0 if modelled else max(NS_PER_MS, e2e_ns // 100)
+
+
+class StepShape:
+    """What one step means for the time of a request that took part in it, computed once for all of them.
+
+    Participants own the step's compute (as their phase) and its transfer lanes; host planning before the compute is
+    their ``input_prepare``. Residents that were granted nothing are ``stalled`` for the whole span.
+    """
+
+    __slots__ = ("_lanes", "_totals", "compute_ns", "compute_start_ns", "end_ns", "start_ns")
+
+    def __init__(self, step: Step) -> None:
+        self.start_ns = step.planned_ns
+        self.end_ns = step.available_ns
+        self._lanes = step.lanes
+        compute = [(start, end) for kind, _, start, end in step.lanes if kind == COMPUTE]
+        self.compute_start_ns = min((start for start, _ in compute), default=step.planned_ns)
+        self.compute_ns = union_ns(compute)
+        self._totals: dict[str, list[tuple[int, Ns]]] = {}
+
+    def spans(self, role: str) -> list[Segment]:
+        """Spans for a participant of phase ``role``, or for a stalled resident (``stalled``)."""
+        if role == IntervalClass.STALLED:
+            return [Segment(IntervalClass.STALLED.value, self.start_ns, self.end_ns)]
+        own = PHASE_CLASS[role]
+        spans = [Segment(IntervalClass.INPUT_PREPARE.value, self.start_ns, self.compute_start_ns)]
+        spans += [Segment(own if kind == COMPUTE else kind, start, end) for kind, _, start, end in self._lanes]
+        return spans
+
+    def totals(self, role: str) -> list[tuple[int, Ns]]:
+        """(rank, ns) of the sweep over the step's span for ``role``; it adds up to the span."""
+        found = self._totals.get(role)
+        if found is None:
+            found = total_by_rank(sweep(self.spans(role), self.start_ns, self.end_ns))
+            self._totals[role] = found
+        return found
+
+
+def total_by_rank(segments: Sequence[Segment]) -> list[tuple[int, Ns]]:
+    """(rank, ns) summed over segments of each kind."""
+    sums: dict[int, Ns] = {}
+    for kind, start, end in segments:
+        sums[RANK[kind]] = sums.get(RANK[kind], 0) + end - start
+    return list(sums.items())
+
+
+def union_ns(spans: Iterable[tuple[Ns, Ns]]) -> Ns:
+    """Length of the union of ``[start, end)`` spans."""
+    total = 0
+    reached: Ns | None = None
+    for start, end in sorted(spans):
+        if reached is None or start > reached:
+            total += max(0, end - start)
+            reached = max(start, end)
+        elif end > reached:
+            total += end - reached
+            reached = end
+    return total
