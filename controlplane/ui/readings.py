@@ -1,0 +1,129 @@
+"""How figures read to people: numbers with their units, durations, sizes, and typed absences as words."""
+
+import math
+from collections.abc import Mapping
+
+ABSENCE_WORDS = {
+    "not_measured": "not measured",
+    "not_applicable": "does not apply",
+    "unsupported": "not supported here",
+    "failed": "failed",
+    "insufficient_samples": "too few samples",
+}
+
+# Suffix of a field's name, how the rest is read, and the unit as shown. The longest suffix is tried first.
+_UNITS = (
+    ("_tokens_per_s", " tokens", "tokens/s"),
+    ("_requests_per_s", " requests", "requests/s"),
+    ("_per_s", "", "per s"),
+    ("_rps", "", "requests/s"),
+    ("_bytes", "", "bytes"),
+    ("_blocks", "", "blocks"),
+    ("_share", "", "%"),
+    ("_ratio", "", ""),
+    ("_ms", "", "ms"),
+    ("_mb", "", "MB"),
+    ("_s", "", "s"),
+)
+_WORDS = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "token gap",
+    "e2e": "end to end",
+    "kv": "KV",
+    "gap": "gap",
+    "slo": "SLO",
+}
+
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+
+
+def metric_title(name: str) -> str:
+    """Name of a metric without its unit: ``ttft_p95_ms`` reads "TTFT p95"."""
+    for suffix, kept, _ in _UNITS:
+        if name.endswith(suffix):
+            name = name.removesuffix(suffix) + kept
+            break
+    words = [_WORDS.get(word, word) for word in name.replace("_", " ").split()]
+    title = " ".join(words)
+    return title[:1].upper() + title[1:]
+
+
+def metric_unit(name: str) -> str:
+    """Unit as shown, from the name's suffix; empty for counts and ratios."""
+    return next((unit for suffix, _, unit in _UNITS if name.endswith(suffix)), "")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with ``digits`` significant ones and thin thousands: 12,345 / 123 / 1.23 / 0.00123."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    if isinstance(value, int) or abs(value) >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{min(decimals, 9)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time: 0.42 s, 12 s, 3 min 05 s, 2 h 10 min, 3 d 4 h."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    if seconds < 10:
+        return f"{number(max(0.0, seconds), 2)} s"
+    whole = round(seconds)
+    if whole < MINUTE:
+        return f"{whole} s"
+    if whole < HOUR:
+        return f"{whole // MINUTE} min {whole % MINUTE:02d} s"
+    if whole < DAY:
+        return f"{whole // HOUR} h {whole % HOUR // MINUTE:02d} min"
+    return f"{whole // DAY} d {whole % DAY // HOUR} h"
+
+
+def size(count: int | None) -> str:
+    """Bytes in binary multiples: 512 B, 3.4 KiB, 12 MiB."""
+    if count is None:
+        return "–"
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            return f"{number(amount) if unit != 'B' else count} {unit}"
+        amount /= 1024
+    raise AssertionError("unreachable: GiB takes every amount")
+
+
+def share(value: float | None) -> str:
+    """A fraction as a percentage: 0.8421 reads "84.2 %"."""
+    return "–" if value is None else f"{number(value * 100)} %"
+
+
+def change(value: float | None) -> str:
+    """A relative change with its sign: 0.1 reads "+10 %", -0.0234 reads "−2.3 %"."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    percent = value * 100
+    digits = 1 if abs(percent) < 100 else 0
+    text = f"{abs(percent):.{digits}f}".removesuffix(".0")
+    sign = "" if text == "0" else "+" if percent > 0 else "−"
+    return f"{sign}{text} %"
+
+
+def figure(data: Mapping[str, object] | None, name: str = "") -> tuple[str, str, bool]:
+    """(text, unit, present) of a summary's figure; an absence reads as its reason, never as zero."""
+    if data is None:
+        return ABSENCE_WORDS["not_measured"], "", False
+    value = data.get("value")
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        absence = str(data.get("absence") or "not_measured")
+        return ABSENCE_WORDS.get(absence, absence.replace("_", " ")), "", False
+    if name.endswith("_share"):
+        return number(value * 100), "%", True
+    return number(value), metric_unit(name) or str(data.get("unit") or ""), True
+
+
+def count(amount: int, singular: str, plural: str = "") -> str:
+    """``1 run`` or ``3 runs``."""
+    return f"{amount:,} {singular if amount == 1 else plural or singular + 's'}"
