@@ -103,7 +103,8 @@ def _database(url: str) -> dict[str, Any]:
             "OPTIONS": {
                 "transaction_mode": "IMMEDIATE",
                 "timeout": 30,
-                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA journal_size_limit=67108864",
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
+                "PRAGMA journal_size_limit=67108864",
             },
         }
     if parts.scheme in ("postgres", "postgresql"):
@@ -151,6 +152,10 @@ RUN_LEASE = timedelta(seconds=env.number("HEADWAY_LEASE_S", 12))
 RUN_REAP_EVERY = timedelta(seconds=env.number("HEADWAY_REAP_S", 3))
 RUN_REDISPATCH_AFTER = timedelta(seconds=env.number("HEADWAY_REDISPATCH_S", 20))
 RUN_STOP_GRACE = timedelta(seconds=env.number("HEADWAY_STOP_GRACE_S", 5))
+RUN_DISPATCH_AHEAD = int(env.number("HEADWAY_DISPATCH_AHEAD", 2))  # unclaimed messages out per device kind
+RUN_QUEUE_LIMIT = int(env.number("HEADWAY_QUEUE_LIMIT", 500))  # waiting runs per person
+RUN_EVIDENCE_MAX_BYTES = int(env.number("HEADWAY_EVIDENCE_MAX_MB", 2048)) * 1024 * 1024  # per attempt
+RUN_SAMPLES_MAX = int(env.number("HEADWAY_SAMPLES_MAX", 200_000))  # live samples kept per attempt
 WORKER_DEAD_AFTER = timedelta(seconds=env.number("HEADWAY_WORKER_DEAD_S", 20))
 
 AUTH_USER_MODEL = "accounts.User"

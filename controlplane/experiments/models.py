@@ -30,10 +30,12 @@ class Experiment(models.Model):
     )
     plan = models.ForeignKey("workloads.ArrivalPlan", on_delete=models.PROTECT, related_name="experiments")
     status = models.CharField(max_length=12, choices=Status.choices, default=Status.QUEUED, db_index=True)
+    reason = models.TextField(blank=True, help_text="Why there is no verdict, in one sentence.")
     verdict = models.JSONField(null=True, blank=True)
     notes = models.TextField(blank=True)
     cloned_from = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, blank=True, related_name="clones")
     created_at = models.DateTimeField(auto_now_add=True)
+    cancel_requested_at = models.DateTimeField(null=True, blank=True)
     decided_at = models.DateTimeField(null=True, blank=True)
     archived_at = models.DateTimeField(null=True, blank=True)
 

@@ -1,7 +1,10 @@
 """Workers and the calibrated profiles of the devices they drive."""
 
+from datetime import datetime
+
 from django.conf import settings
 from django.db import models
+from django.utils import timezone
 
 from controlplane.ids import new_id
 
@@ -19,12 +22,21 @@ class Worker(models.Model):
     device_kind = models.CharField(max_length=12)
     device = models.CharField(max_length=120, help_text="What one run at a time is held on, such as host/cpu:0.")
     fingerprint = models.JSONField(default=dict)
-    draining = models.BooleanField(default=False)
+    draining = models.BooleanField(default=False, help_text="Finishes its run and takes no other.")
+    stopping_at = models.DateTimeField(null=True, blank=True, help_text="When it was asked to shut down.")
     started_at = models.DateTimeField()
     heartbeat_at = models.DateTimeField()
 
     def __str__(self) -> str:
         return self.name
+
+    def status(self, now: datetime | None = None) -> str:
+        """``ready``, ``draining``, ``stopping``, or ``dead`` when its heartbeat is old."""
+        if (now or timezone.now()) - self.heartbeat_at > settings.WORKER_DEAD_AFTER:
+            return "dead"
+        if self.stopping_at is not None:
+            return "stopping"
+        return "draining" if self.draining else "ready"
 
 
 class Profile(models.Model):

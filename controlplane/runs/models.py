@@ -6,6 +6,7 @@ The database owns run state. `controlplane.runs.lifecycle` holds the states and 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
 
 from controlplane.ids import new_id
 from controlplane.runs.lifecycle import LEASED_STATES, State
@@ -80,6 +81,7 @@ class Attempt(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True)
     outcome = models.CharField(max_length=12, blank=True)
     reason = models.TextField(blank=True)
+    log_tail = models.TextField(blank=True, help_text="Last lines of the run process's standard error.")
 
     class Meta:
         ordering = ["number"]
@@ -92,6 +94,7 @@ class Outbox(models.Model):
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="outbox")
     attempt = models.PositiveIntegerField()
     created_at = models.DateTimeField(auto_now_add=True)
+    due_at = models.DateTimeField(default=timezone.now, help_text="Not sent before; pushed ahead after a failure.")
     sent_at = models.DateTimeField(null=True, blank=True, db_index=True)
     sends = models.PositiveIntegerField(default=0)
 

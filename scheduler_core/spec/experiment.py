@@ -1,5 +1,6 @@
 """The experiment spec: one workload, one target, two or more arms, one goal."""
 
+import hashlib
 from typing import Annotated
 
 from pydantic import Field
@@ -41,3 +42,8 @@ class ExperimentSpec(Spec):
             for repeat in range(self.repeats)
             for place in range(len(names))
         ]
+
+    def noise_seed(self, *, arm: str, repeat: int) -> int:
+        """Seed of a modelled run's noise: its own for every run, since between-run drift is independent of the arm."""
+        text = f"{self.workload.seed}|{arm}|{repeat}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter
 
 from scheduler_core.spec.base import PositiveFloat, PositiveInt, Seed, Spec
 from scheduler_core.spec.policy import PolicySpec
-from scheduler_core.spec.target import Profile, TargetSpec
+from scheduler_core.spec.target import Profile, TargetSpec, TorchTarget
 from scheduler_core.spec.workload import Tier
 
 
@@ -33,6 +33,18 @@ class RunJob(Spec):
     wall_limit_s: PositiveFloat = 600.0
     sample_interval_ms: PositiveFloat = 200.0
     segment_records: PositiveInt = 2000
+
+
+class CalibrationJob(Spec):
+    """One calibration, for ``python -m gpu_runner.calibrate JOB.json``: same messages, artifact ``profile.json``."""
+
+    run: str
+    attempt: PositiveInt = 1
+    name: str = Field(description="Name of the profile to be made.")
+    target: TorchTarget
+    quick: bool = Field(False, description="Fewer measured steps, for sizing a demo rather than for planning.")
+    workdir: str
+    wall_limit_s: PositiveFloat = 600.0
 
 
 class StateMessage(Spec):

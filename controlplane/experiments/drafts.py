@@ -1,0 +1,90 @@
+"""An experiment as submitted, read, with every reference and default resolved; nothing is written here."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.accounts.models import User
+from controlplane.fleet.services import device_kind_of, resolve_profile
+from controlplane.policies.models import PolicyVersion
+from controlplane.policies.selectors import versions_visible_to as policy_versions
+from controlplane.workloads.models import WorkloadVersion
+from controlplane.workloads.selectors import versions_visible_to as workload_versions
+from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.parse import parse
+from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.saved import substitute
+from scheduler_core.spec.target import Profile
+from scheduler_core.types.errors import InputError, Problem
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A readable experiment: its complete spec, resolved policies by arm, profile, queue, and where parts came from."""
+
+    spec: ExperimentSpec
+    policies: dict[str, PolicySpec]
+    profile: Profile | None
+    device_kind: str
+    workload_version: WorkloadVersion | None
+    policy_versions: dict[str, PolicyVersion]
+
+    def job(self, *, arm: str, repeat: int) -> dict[str, Any]:
+        """`scheduler_core.spec.job.RunJob` of one run, without run, attempt and paths."""
+        return {
+            "arm": arm,
+            "repeat": repeat,
+            "policy": self.policies[arm].canonical(),
+            "target": self.spec.target.canonical(),
+            "profile": None if self.profile is None else self.profile.canonical(),
+            "tiers": {name: tier.canonical() for name, tier in self.spec.workload.tiers.items()},
+            "warmup_share": self.spec.workload.warmup_share,
+            "noise_seed": self.spec.noise_seed(arm=arm, repeat=repeat),
+            "wall_limit_s": self.spec.run_limit_s,
+        }
+
+
+def read_draft(data: object, *, user: User) -> Draft:
+    """Read ``data``; `InputError` lists what is wrong in spec, references, policies and profile."""
+    workloads: dict[str, WorkloadVersion] = {}
+    policies: dict[str, PolicyVersion] = {}
+
+    def saved_workload(version_id: str) -> dict[str, Any] | None:
+        found = workload_versions(user).filter(pk=version_id).first()
+        if found is None:
+            return None
+        workloads[version_id] = found
+        return dict(found.spec)
+
+    def saved_policy(version_id: str) -> dict[str, Any] | None:
+        found = policy_versions(user).filter(pk=version_id).first()
+        if found is None:
+            return None
+        policies[version_id] = found
+        return dict(found.spec)
+
+    filled, used = substitute(data, workload=saved_workload, policy=saved_policy)
+    spec = parse(ExperimentSpec, filled)
+    modelled = spec.target.modelled
+    return Draft(
+        spec=spec,
+        policies=_resolve_arms(spec),
+        profile=None if modelled is None else resolve_profile(name=modelled.profile, where="target.modelled.profile"),
+        device_kind=device_kind_of(spec.target),
+        workload_version=workloads.get(used.get("workload", "")),
+        policy_versions={name: policies[used[f"arms.{name}"]] for name in spec.arms if f"arms.{name}" in used},
+    )
+
+
+def _resolve_arms(spec: ExperimentSpec) -> dict[str, PolicySpec]:
+    from scheduler_core.policies.manifests import resolve
+
+    resolved: dict[str, PolicySpec] = {}
+    problems: list[Problem] = []
+    for name, policy in spec.arms.items():
+        try:
+            resolved[name] = resolve(policy)
+        except InputError as error:
+            problems += [Problem(f"arms.{name}.{item.where}".rstrip("."), item.message) for item in error.problems]
+    if problems:
+        raise InputError(problems)
+    return resolved

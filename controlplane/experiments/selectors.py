@@ -1,0 +1,37 @@
+"""Reads of experiments."""
+
+from django.db.models import Count, Q, QuerySet
+
+from controlplane.access import Person, visible
+from controlplane.experiments.models import Experiment
+from controlplane.runs.lifecycle import TERMINAL_STATES, State
+from controlplane.runs.models import Run
+
+
+def visible_to(user: Person) -> QuerySet[Experiment]:
+    """Experiments that ``user`` may see, newest first, with owner, plan and the numbers of runs in total and ended.
+
+    Annotates ``run_count``, ``ended_count`` and ``failed_count``.
+    """
+    runs = "arms__arm_runs"
+    bad = (State.FAILED, State.LOST)
+    annotated = Experiment.objects.select_related("owner", "plan", "workload_version__workload").annotate(
+        run_count=Count(runs),
+        ended_count=Count(runs, filter=Q(**{f"{runs}__run__state__in": TERMINAL_STATES})),
+        failed_count=Count(runs, filter=Q(**{f"{runs}__run__state__in": bad})),
+    )
+    return visible(annotated, user)
+
+
+def runs_of(experiment: Experiment) -> QuerySet[Run]:
+    """Runs of an experiment in the order they are taken, each with its arm."""
+    runs = Run.objects.filter(arm_run__arm__experiment=experiment)
+    return runs.select_related("arm_run__arm").order_by("place")
+
+
+def unsettled() -> QuerySet[Experiment]:
+    """Experiments whose status may have to follow their runs: undecided, or with a run that was retried."""
+    undecided = Q(status__in=(Experiment.Status.QUEUED, Experiment.Status.RUNNING))
+    ended = [state.value for state in TERMINAL_STATES]
+    moving = Experiment.objects.filter(arms__arm_runs__run__in=Run.objects.exclude(state__in=ended))
+    return Experiment.objects.filter(undecided | Q(pk__in=moving.values("pk")))

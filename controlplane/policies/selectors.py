@@ -1,0 +1,16 @@
+"""Reads of policies."""
+
+from django.db.models import QuerySet
+
+from controlplane.access import Person, visible
+from controlplane.policies.models import Policy, PolicyVersion
+
+
+def visible_to(user: Person) -> QuerySet[Policy]:
+    """Policies that ``user`` may see, newest first, with owner and versions."""
+    return visible(Policy.objects.select_related("owner").prefetch_related("versions"), user)
+
+
+def versions_visible_to(user: Person) -> QuerySet[PolicyVersion]:
+    """Versions that ``user`` may see, with their policy."""
+    return visible(PolicyVersion.objects.select_related("policy", "policy__owner", "created_by"), user)

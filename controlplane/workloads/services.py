@@ -1,0 +1,250 @@
+"""Writes of traces, workloads and plans."""
+
+import hashlib
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.files.base import File
+from django.core.files.storage import default_storage
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from controlplane.access import Person, require_change, require_person
+from controlplane.accounts.models import User
+from controlplane.errors import ConflictError
+from controlplane.ids import new_id
+from controlplane.specs import parse_name
+from controlplane.workloads.models import ArrivalPlan, Dataset, Workload, WorkloadVersion
+from controlplane.workloads.selectors import copy_file, datasets_visible_to
+from scheduler_core.spec.parse import parse
+from scheduler_core.spec.workload import Trace, WorkloadSpec
+from scheduler_core.types.errors import InputError, Problem
+from scheduler_core.workload.plan import ArrivalPlan as FrozenPlan
+
+TRACE_OPTIONS = ("columns", "time_unit", "block_size", "same_instant", "zero_output")
+
+
+# --- traces ---------------------------------------------------------------------------------------------------------
+
+
+def import_trace(
+    *,
+    owner: User,
+    file: File,  # type: ignore[type-arg]
+    name: str,
+    format: str | None = None,  # noqa: A002
+    options: dict[str, Any] | None = None,
+) -> Dataset:
+    """Keep a trace file byte for byte after its reader accepted it as a whole; `InputError` else, and nothing is kept.
+
+    ``options`` are those of `scheduler_core.spec.workload.Trace` that say how to read it: columns, time_unit,
+    block_size, same_instant, zero_output. The stored name is made here; the file's own name is never used.
+    """
+    require_person(owner)
+    name = _dataset_name(name)
+    with tempfile.TemporaryDirectory(prefix="headway-") as folder:
+        path, sha256 = _receive(file, Path(folder) / "trace")
+        trace, inspection = _inspect(path, format, options or {})
+        dataset = Dataset(owner=owner, name=name, format=inspection["format"], inspection=inspection)
+        dataset.options = trace.model_dump(mode="json", include=set(TRACE_OPTIONS), exclude_none=True)
+        dataset.sha256, dataset.bytes = sha256, path.stat().st_size
+        with path.open("rb") as stream:
+            dataset.file.save(f"{new_id('file')}.trace", File(stream), save=False)
+        try:
+            dataset.save(force_insert=True)
+        except Exception:
+            default_storage.delete(dataset.file.name)
+            raise
+    return dataset
+
+
+def inspect_trace(
+    *,
+    file: File,  # type: ignore[type-arg]
+    format: str | None = None,  # noqa: A002
+    options: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What the reader finds in a trace file, without keeping it; `InputError` when it is refused."""
+    with tempfile.TemporaryDirectory(prefix="headway-") as folder:
+        path, _ = _receive(file, Path(folder) / "trace")
+        return _inspect(path, format, options or {})[1]
+
+
+def _dataset_name(name: str) -> str:
+    name = name.strip()
+    if not name or len(name) > 100:
+        raise InputError([Problem("name", "give the trace a name of 1 to 100 characters")])
+    return name
+
+
+def _receive(file: File, target: Path) -> tuple[Path, str]:  # type: ignore[type-arg]
+    """Copy an upload to ``target`` under the size limit; the path and its SHA-256."""
+    digest, size = hashlib.sha256(), 0
+    with target.open("wb") as sink:
+        for chunk in file.chunks():
+            size += len(chunk)
+            if size > settings.TRACE_UPLOAD_MAX_BYTES:
+                limit = settings.TRACE_UPLOAD_MAX_BYTES // 2**20
+                raise InputError([Problem("file", f"larger than {limit} MiB (HEADWAY_TRACE_MAX_MB)")])
+            digest.update(chunk)
+            sink.write(chunk)
+    if size == 0:
+        raise InputError([Problem("file", "the file is empty")])
+    return target, digest.hexdigest()
+
+
+def _inspect(path: Path, file_format: str | None, options: dict[str, Any]) -> tuple[Trace, dict[str, Any]]:
+    from scheduler_core.workload.traces import inspect
+
+    unknown = [key for key in options if key not in TRACE_OPTIONS]
+    if unknown:
+        known = ", ".join(TRACE_OPTIONS)
+        raise InputError([Problem(f"options.{key}", f"unknown option; known: {known}") for key in unknown])
+    trace = parse(Trace, {"file": str(path), "format": file_format or None, **options})
+    return trace, inspect(trace, path)
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def freeze(*, spec: object, user: Person) -> ArrivalPlan:
+    """The arrival plan of a workload spec, stored once by digest.
+
+    Imported traces (``trace: {dataset: trc_...}``) are found among those ``user`` may see. A server reads no path of
+    its own on a user's word, so ``trace: {file: ...}`` is refused.
+    """
+    read = parse(WorkloadSpec, spec)
+    frozen = _freeze(read, user)
+    known = ArrivalPlan.objects.filter(pk=frozen.digest).first()
+    return known or _store(frozen)
+
+
+def preview(*, spec: object, user: Person) -> dict[str, Any]:
+    """What a workload spec would offer (arrival curve, length quantiles, notes), and its canonical form and digest."""
+    read = parse(WorkloadSpec, spec)
+    frozen = _freeze(read, user)
+    return {"spec": read.canonical(), "digest": read.digest(), "plan_digest": frozen.digest, **_describe(frozen)}
+
+
+def _freeze(spec: WorkloadSpec, user: Person) -> FrozenPlan:
+    from scheduler_core.workload.freeze import freeze as freeze_plan
+
+    if spec.trace is None:
+        return freeze_plan(spec)
+    if spec.trace.file is not None:
+        message = "a path on your machine is not readable here: import the file first, then write dataset: trc_..."
+        raise InputError([Problem("trace.file", message)])
+    dataset = dataset_of(spec, user)
+    assert dataset is not None  # a trace without a file has a dataset
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-")))
+        path = copy_file(dataset.file, folder / "trace")
+        filled = {"format": dataset.format, **dataset.options}
+        given = spec.trace.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        trace = parse(Trace, filled | given)
+        return freeze_plan(spec.model_copy(update={"trace": trace}), path)
+
+
+def dataset_of(spec: WorkloadSpec, user: Person) -> Dataset | None:
+    """The imported trace that a spec plays, or None; `InputError` when there is none of that id for ``user``."""
+    if spec.trace is None or spec.trace.dataset is None:
+        return None
+    dataset = datasets_visible_to(user).filter(pk=spec.trace.dataset).first()
+    if dataset is None:
+        raise InputError([Problem("trace.dataset", f"there is no imported trace {spec.trace.dataset!r} here")])
+    return dataset
+
+
+def _describe(frozen: FrozenPlan) -> dict[str, Any]:
+    from scheduler_core.workload.preview import describe
+
+    return describe(frozen)
+
+
+def _store(frozen: FrozenPlan) -> ArrivalPlan:
+    """Write the plan's file, then its row; of two writers of one digest the first row stays."""
+    description = _describe(frozen)
+    with tempfile.TemporaryDirectory(prefix="headway-") as folder:
+        path = Path(folder) / "plan"
+        frozen.write(path)
+        with path.open("rb") as stream:
+            name = default_storage.save(f"plans/{frozen.digest}.jsonl.gz", File(stream))
+    fields = {
+        "file": name,
+        "requests": len(frozen.requests),
+        "prompt_tokens": frozen.prompt_tokens,
+        "output_tokens": frozen.output_tokens,
+        "span_s": description["span_s"],
+        "preview": description,
+    }
+    plan, created = ArrivalPlan.objects.get_or_create(pk=frozen.digest, defaults=fields)
+    if not created and plan.file.name != name:
+        default_storage.delete(name)
+    return plan
+
+
+# --- workloads ------------------------------------------------------------------------------------------------------
+
+
+def create_workload(*, owner: User, name: str, spec: object) -> WorkloadVersion:
+    """A new workload with its first version, frozen. `InputError` for a bad spec or name, or a name in use."""
+    require_person(owner)
+    name = parse_name(name)
+    read = parse(WorkloadSpec, spec)
+    plan = freeze(spec=read, user=owner)
+    try:
+        with transaction.atomic():
+            workload = Workload.objects.create(owner=owner, name=name)
+            return _version(workload, owner, read, plan)
+    except IntegrityError:
+        raise InputError([Problem("name", f"you already have a workload named {name!r}")]) from None
+
+
+def add_version(*, workload: Workload, user: User, spec: object) -> WorkloadVersion:
+    """The next version of a workload; the newest one itself when the spec is equal to it."""
+    require_change(user, workload)
+    read = parse(WorkloadSpec, spec)
+    plan = freeze(spec=read, user=user)
+    newest = workload.versions.first()
+    if newest is not None and newest.digest == read.digest():
+        return newest
+    try:
+        with transaction.atomic():
+            return _version(workload, user, read, plan)
+    except IntegrityError:
+        raise ConflictError("another version was added at that moment; look at it and try again") from None
+
+
+def set_archived(*, workload: Workload, user: User, archived: bool) -> Workload:
+    """Hide from, or bring back to, lists and pickers; experiments that used it keep it."""
+    require_change(user, workload)
+    workload.archived_at = timezone.now() if archived else None
+    workload.save(update_fields=["archived_at"])
+    return workload
+
+
+def delete_dataset(*, dataset: Dataset, user: User) -> None:
+    """Remove an imported trace and its file. `ConflictError` while a workload version plays it."""
+    require_change(user, dataset)
+    if dataset.versions.exists():
+        raise ConflictError("a workload plays this trace; it cannot be deleted")
+    name = dataset.file.name
+    with transaction.atomic():
+        dataset.delete()
+        transaction.on_commit(lambda: default_storage.delete(name))
+
+
+def _version(workload: Workload, user: User, spec: WorkloadSpec, plan: ArrivalPlan) -> WorkloadVersion:
+    number = (workload.versions.values_list("number", flat=True).first() or 0) + 1
+    return WorkloadVersion.objects.create(
+        workload=workload,
+        number=number,
+        spec=spec.canonical(),
+        digest=spec.digest(),
+        plan=plan,
+        dataset=dataset_of(spec, user),
+        created_by=user,
+    )
