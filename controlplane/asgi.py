@@ -7,4 +7,9 @@ from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
-application = ProtocolTypeRouter({"http": get_asgi_application()})
+http_application = get_asgi_application()
+
+# The routes import models, which are ready only now.
+from controlplane.live.routing import websocket_application  # noqa: E402
+
+application = ProtocolTypeRouter({"http": http_application, "websocket": websocket_application})

@@ -5,6 +5,7 @@ every viewer reads what it missed from the database. All ticks share one type, b
 a type it does not know, as would happen while servers of two versions run side by side.
 """
 
+import hashlib
 import logging
 from typing import Any
 
@@ -41,9 +42,15 @@ def announce_experiment(experiment_id: str) -> None:
     _send(experiment_group(experiment_id), {"type": TICK, "topic": "experiment", "id": experiment_id})
 
 
-def announce_sign_out(user_id: int) -> None:
-    """Ask a person's sockets to check their session at once."""
-    _send(user_group(user_id), {"type": TICK, "topic": "session", "id": str(user_id)})
+def announce_sign_out(user_id: int, session_key: str) -> None:
+    """Close the sockets of a session that is ending; a person's other sessions stay."""
+    event = {"type": TICK, "topic": "signed_out", "id": str(user_id), "session": session_mark(session_key)}
+    _send(user_group(user_id), event)
+
+
+def session_mark(session_key: str) -> str:
+    """What names a session on the channel layer without giving it away."""
+    return hashlib.blake2b(session_key.encode(), digest_size=16).hexdigest()
 
 
 def _send(group: str, event: dict[str, Any]) -> None:
