@@ -1,0 +1,190 @@
+"""The engine as the driver sees it: `TorchExecutor` implements `scheduler_core.drive.ports.Executor`."""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+
+from gpu_runner.engine.config import resolve
+from gpu_runner.engine.describe import describe
+from gpu_runner.engine.device import check_memory, check_settings, choose_device, compute_dtype
+from gpu_runner.engine.errors import EngineError
+from gpu_runner.engine.fingerprint import fingerprint, usable_cores
+from gpu_runner.engine.instance import CpuStepper, InFlight, Stepper, Yield, build_attention
+from gpu_runner.engine.layout import FlatBatch, flatten
+from gpu_runner.engine.model.decoder import Decoder
+from gpu_runner.engine.model.weights import open_weights
+from gpu_runner.engine.prompts import prompt_ids
+from gpu_runner.engine.rows import Row, Rows
+from gpu_runner.engine.sampling import TIE_TOLERANCE
+from gpu_runner.engine.settings import EngineSettings, LoadReport
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.errors import CallerError
+from scheduler_core.types.intervals import HOST, IntervalClass, Lane
+from scheduler_core.types.plan import Grant, GrantResult, Phase, StepPlan, StepResult
+from scheduler_core.types.time import NS_PER_S, Ns
+
+_POLL_S = 50e-6
+_WARM_LENGTHS = (1, 64)
+
+
+@dataclass(slots=True)
+class _Launched:
+    plan: StepPlan
+    flat: FlatBatch | None
+    rows: list[Row]
+    started: Ns
+    work: InFlight | None = None
+    failure: str | None = None
+
+
+class TorchExecutor:
+    """A real transformer that executes step plans; one instance, one device.
+
+    Use: `load`, then `start` at the beginning of the run, then the methods of the port. Output lengths are forced
+    from the plan: a request ends when it has emitted ``output_tokens``, whatever the tokens are. In fp32 a greedy
+    token depends on the prompt alone unless ``tie_margin`` is set on the result.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        """`InputError` names each setting that is wrong or cannot be met by this machine."""
+        check_settings(settings)
+        self.settings = settings
+        self.info = describe(settings.model)
+        self._device = choose_device(settings.device)
+        self._threads = settings.threads or usable_cores()
+        self._tolerance = TIE_TOLERANCE[settings.dtype]
+        self._rows = Rows(kv_blocks=settings.kv_blocks, block_size=settings.block_size)
+        self._launched: deque[_Launched] = deque()
+        self._stepper: Stepper | None = None
+        self._zero: Ns | None = None
+        check_memory(settings, self.info, self._device)
+
+    def load(self) -> LoadReport:
+        """Build model and pool and warm them up. `InputError` for bad weights, `EngineError` when memory runs out."""
+        began = time.perf_counter_ns()
+        torch.set_num_threads(self._threads)
+        arithmetic = compute_dtype(self.settings.dtype, self._device)
+        try:
+            config = resolve(self.settings.model)
+            weights = open_weights(self.settings.model, config, self.settings.weight_seed)
+            decoder = Decoder(config, weights, arithmetic, self._device)
+            kv_dtype: torch.dtype = getattr(torch, self.settings.dtype)
+            attention = build_attention(self.settings, decoder, kv_dtype, self._device)
+            self._stepper = CpuStepper(decoder, attention)
+            self._warm()
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise EngineError(f"memory ran out while loading {self.settings.model}: {_first_line(error)}") from error
+        marks = fingerprint(self._device, self._threads)
+        marks |= {"dtype": self.settings.dtype, "arithmetic": str(arithmetic).removeprefix("torch.")}
+        marks |= {"attention": attention.name, "model": self.settings.model}
+        return LoadReport(time.perf_counter_ns() - began, decoder.weight_bytes + attention.pool_bytes, marks)
+
+    def start(self) -> None:
+        """Set the zero of the run's clock."""
+        if self._stepper is None:
+            raise CallerError("start before load")
+        self._zero = time.perf_counter_ns()
+
+    def now_ns(self) -> Ns:
+        return time.perf_counter_ns() - self._origin()
+
+    def open(self, request: PlannedRequest) -> None:
+        ids = prompt_ids(request, vocab_size=self.info.vocab_size, prefix_block_size=self.settings.prefix_block_size)
+        self._rows.open(request, ids)
+
+    def close(self, request: int) -> None:
+        self._rows.close(request)
+
+    def launch(self, plan: StepPlan) -> None:
+        if self._stepper is None:
+            raise CallerError("launch before load")
+        began = time.perf_counter_ns()
+        for request in plan.released:
+            self._rows.release(request)
+        rows = [self._rows.apply(grant) for grant in plan.grants]
+        launched = _Launched(plan, None, rows, began)
+        self._launched.append(launched)
+        if not rows:
+            return
+        launched.flat = flatten(plan.grants, rows, self.settings.block_size)
+        try:
+            launched.work = self._stepper.launch(launched.flat, began)
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            launched.failure = f"memory ran out in step {plan.id} of {plan.tokens} tokens: {_first_line(error)}"
+
+    def wait(self, until_ns: Ns | None) -> StepResult | None:
+        if not self._launched:
+            self._sleep(until_ns)
+            return None
+        head = self._launched[0]
+        while until_ns is not None and head.work is not None and not head.work.ready():
+            if self.now_ns() >= until_ns:
+                return None
+            time.sleep(_POLL_S)
+        self._launched.popleft()
+        return self._result(head)
+
+    def _result(self, step: _Launched) -> StepResult:
+        origin = self._origin()
+        if step.work is None or step.flat is None:
+            now = time.perf_counter_ns()
+            nothing = tuple(GrantResult(None) for _ in step.plan.grants)
+            return StepResult(step.plan.id, nothing, (), step.started - origin, now - origin, step.failure)
+        work = step.work.collect()
+        grants = self._emit(step.plan.grants, step.rows, step.flat, work)
+        available = time.perf_counter_ns()
+        lanes = [*work.lanes, Lane(IntervalClass.STREAM_OUTPUT, HOST, work.lanes[-1].end_ns, available)]
+        shifted = tuple(Lane(kind, resource, begin - origin, end - origin) for kind, resource, begin, end in lanes)
+        return StepResult(step.plan.id, grants, shifted, step.started - origin, available - origin)
+
+    def _emit(
+        self, grants: tuple[Grant, ...], rows: list[Row], flat: FlatBatch, work: Yield
+    ) -> tuple[GrantResult, ...]:
+        results = [GrantResult(None)] * len(grants)
+        for place, token, margin in zip(flat.sampled_grants, work.tokens, work.margins, strict=True):
+            row = rows[place]
+            row.emit(token)
+            results[place] = GrantResult(token, row.done, margin if margin < self._tolerance else None)
+        return tuple(results)
+
+    def _sleep(self, until_ns: Ns | None) -> None:
+        if until_ns is None:
+            raise CallerError("wait for a completion with nothing launched would never end")
+        while (left := until_ns - self.now_ns()) > 0:
+            time.sleep(left / NS_PER_S)
+
+    def _warm(self) -> None:
+        """Run a few batches in block 0, which no request owns yet, so that the first step pays for no set-up."""
+        assert self._stepper is not None  # set by load
+        positions = min(self.settings.kv_blocks * self.settings.block_size, self.info.model_length)
+        blocks = tuple(range(self.settings.kv_blocks))
+        for length in _WARM_LENGTHS:
+            length = min(length, positions)
+            rows = Rows(kv_blocks=self.settings.kv_blocks, block_size=self.settings.block_size)
+            request = PlannedRequest(0, 0, length, 1, 1, 0)
+            rows.open(request, prompt_ids(request, vocab_size=self.info.vocab_size, prefix_block_size=1))
+            needed = blocks[: -(-length // self.settings.block_size)]
+            grant = Grant(0, 0, 0, length, needed, samples=True, phase=Phase.PREFILL)
+            flat = flatten((grant,), [rows.apply(grant)], self.settings.block_size)
+            self._stepper.launch(flat, time.perf_counter_ns()).collect()
+
+    def _origin(self) -> Ns:
+        if self._zero is None:
+            raise CallerError("the run's clock was not started")
+        return self._zero
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

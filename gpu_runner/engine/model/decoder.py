@@ -1,0 +1,147 @@
+"""The forward pass of the Llama family: Llama, Mistral, Qwen2, Qwen3, Mixtral and Qwen3-MoE."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import rms_norm
+
+from gpu_runner.engine.attention.base import Attention, DeviceBatch
+from gpu_runner.engine.config import ModelConfig
+from gpu_runner.engine.model.mlp import DenseMlp, ExpertMlp, Mlp
+from gpu_runner.engine.model.parts import Linear, Workspace
+from gpu_runner.engine.model.rope import rope_tables
+from gpu_runner.engine.model.weights import Weights
+
+
+@dataclass(slots=True)
+class _Layer:
+    input_norm: torch.Tensor
+    qkv: Linear
+    query_norm: torch.Tensor | None
+    key_norm: torch.Tensor | None
+    output: Linear
+    mlp_norm: torch.Tensor
+    mlp: Mlp
+
+
+class Decoder:
+    """Weights on one device, and the forward of one flat batch."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device) -> None:
+        """Load every tensor as ``dtype``; `InputError` names a tensor that is missing or has the wrong shape."""
+        loader = _Loader(config, weights, dtype, device)
+        self.config = config
+        self.dtype = dtype
+        self._embedding = loader.tensor("model.embed_tokens.weight", (config.vocab_size, config.hidden))
+        self._layers = [loader.layer(index) for index in range(config.layers)]
+        self._norm = loader.tensor("model.norm.weight", (config.hidden,))
+        head = self._embedding
+        if not config.tied:
+            head = loader.tensor("lm_head.weight", (config.vocab_size, config.hidden))
+        self._head = Linear(head)
+        self._workspace = Workspace(dtype, device)
+        self._cos, self._sin = (
+            table.to(device) for table in rope_tables(config.rope, config.head_dim, config.model_length)
+        )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights on the device."""
+        tensors = [self._embedding, self._norm, *(() if self.config.tied else self._head.tensors)]
+        for layer in self._layers:
+            norms = (layer.input_norm, layer.query_norm, layer.key_norm, layer.mlp_norm)
+            tensors += [norm for norm in norms if norm is not None]
+            tensors += [*layer.qkv.tensors, *layer.output.tensors, *layer.mlp.tensors]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of ``positions``, each ``[T, head_dim / 2]``."""
+        return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+
+    def forward(self, batch: DeviceBatch, attention: Attention) -> torch.Tensor:
+        """Logits of the sampled tokens, fp32 ``[sampled, vocab]``; writes the KV of every token."""
+        hidden = self._workspace.take("hidden", batch.token_ids.shape[0], self.config.hidden)
+        torch.index_select(self._embedding, 0, batch.token_ids, out=hidden)
+        last = len(self._layers) - 1
+        for index, layer in enumerate(self._layers):
+            mixed = self._attend(index, layer, hidden, batch, attention)
+            if index == last:
+                # Only sampled tokens go on: nothing after the last layer's KV depends on the others.
+                mixed, hidden = mixed.index_select(0, batch.sampled), hidden.index_select(0, batch.sampled)
+            layer.output.add_to(hidden, mixed)
+            layer.mlp.add_to(hidden, self._normed(hidden, layer.mlp_norm), self._workspace)
+        return self._head(self._normed(hidden, self._norm)).float()
+
+    def _attend(
+        self, index: int, layer: _Layer, hidden: torch.Tensor, batch: DeviceBatch, attention: Attention
+    ) -> torch.Tensor:
+        config, tokens = self.config, hidden.shape[0]
+        width = (config.heads + 2 * config.kv_heads) * config.head_dim
+        flat = layer.qkv(self._normed(hidden, layer.input_norm), self._workspace.take("qkv", tokens, width))
+        qkv = flat.view(tokens, -1, config.head_dim)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query, key = qkv[:, : config.heads], qkv[:, config.heads : config.heads + config.kv_heads]
+            query.copy_(self._normed(query, layer.query_norm))
+            key.copy_(self._normed(key, layer.key_norm))
+        out = self._workspace.take("mixed", tokens, config.heads * config.head_dim)
+        attention.attend(index, qkv, batch, out.view(tokens, config.heads, config.head_dim))
+        return out
+
+    def _normed(self, values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return rms_norm(values, weight.shape, weight, self.config.norm_eps)
+
+
+class _Loader:
+    """Asks a weight source for tensors by Hugging Face name and fuses what is computed together."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device) -> None:
+        self._config = config
+        self._weights = weights
+        self._dtype = dtype
+        self._device = device
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        return self._weights.get(name, shape).to(device=self._device, dtype=self._dtype)
+
+    def layer(self, index: int) -> _Layer:
+        config, base = self._config, f"model.layers.{index}"
+        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        attention = f"{base}.self_attn"
+        parts = [(f"{attention}.{name}_proj", size) for name, size in (("q", queries), ("k", keys), ("v", keys))]
+        return _Layer(
+            input_norm=self.tensor(f"{base}.input_layernorm.weight", (config.hidden,)),
+            qkv=self._fused(parts, config.hidden, bias=config.qkv_bias),
+            query_norm=self._head_norm(f"{attention}.q_norm.weight"),
+            key_norm=self._head_norm(f"{attention}.k_norm.weight"),
+            output=self._fused([(f"{attention}.o_proj", config.hidden)], queries, bias=config.output_bias),
+            mlp_norm=self.tensor(f"{base}.post_attention_layernorm.weight", (config.hidden,)),
+            mlp=self._mlp(index),
+        )
+
+    def _head_norm(self, name: str) -> torch.Tensor | None:
+        return self.tensor(name, (self._config.head_dim,)) if self._config.qk_norm else None
+
+    def _mlp(self, index: int) -> Mlp:
+        config, base = self._config, f"model.layers.{index}.mlp"
+        experts = config.experts
+        if experts is None or index in experts.dense_layers:
+            return self._dense(base, ("gate_proj", "up_proj", "down_proj"), config.intermediate)
+        names = ("gate_proj", "up_proj", "down_proj")
+        if config.family == "mixtral":
+            base, names = f"model.layers.{index}.block_sparse_moe", ("w1", "w3", "w2")
+        router = self._fused([(f"{base}.gate", experts.count)], config.hidden, bias=False)
+        dense = [self._dense(f"{base}.experts.{expert}", names, experts.width) for expert in range(experts.count)]
+        return ExpertMlp(router, dense, experts)
+
+    def _dense(self, base: str, names: tuple[str, str, str], width: int) -> DenseMlp:
+        gate, up, down = (f"{base}.{name}" for name in names)
+        hidden, bias = self._config.hidden, self._config.mlp_bias
+        return DenseMlp(
+            self._fused([(gate, width), (up, width)], hidden, bias=bias),
+            self._fused([(down, hidden)], width, bias=bias),
+        )
+
+    def _fused(self, parts: list[tuple[str, int]], inputs: int, *, bias: bool) -> Linear:
+        weight = torch.cat([self.tensor(f"{name}.weight", (size, inputs)) for name, size in parts])
+        biases = torch.cat([self.tensor(f"{name}.bias", (size,)) for name, size in parts]) if bias else None
+        return Linear(weight, biases)

@@ -1,0 +1,70 @@
+"""The feed-forward half of a layer: SwiGLU, dense or as a mixture of experts."""
+
+from typing import Protocol
+
+import torch
+from torch.nn.functional import silu
+
+from gpu_runner.engine.config import Experts
+from gpu_runner.engine.model.parts import Linear, Workspace
+
+
+class Mlp(Protocol):
+    """Adds its output to the residual stream."""
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """Its parameters."""
+
+    def add_to(self, hidden: torch.Tensor, normed: torch.Tensor, workspace: Workspace) -> None:
+        """Add the output for ``normed`` ``[T, hidden]`` to ``hidden`` in place."""
+
+
+class DenseMlp:
+    """``down(silu(gate(x)) * up(x))`` with gate and up fused into one product."""
+
+    def __init__(self, gate_up: Linear, down: Linear) -> None:
+        self._gate_up = gate_up
+        self._down = down
+        self._width = gate_up.tensors[0].shape[0] // 2
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [*self._gate_up.tensors, *self._down.tensors]
+
+    def add_to(self, hidden: torch.Tensor, normed: torch.Tensor, workspace: Workspace) -> None:
+        self._down.add_to(hidden, self._inner(normed, workspace))
+
+    def __call__(self, values: torch.Tensor, workspace: Workspace) -> torch.Tensor:
+        """The output by itself."""
+        return self._down(self._inner(values, workspace))
+
+    def _inner(self, values: torch.Tensor, workspace: Workspace) -> torch.Tensor:
+        both = self._gate_up(values, workspace.take("gate_up", values.shape[0], 2 * self._width))
+        gate, up = both[:, : self._width], both[:, self._width :]
+        inner = workspace.take("inner", values.shape[0], self._width)
+        return torch.mul(silu(gate, inplace=True), up, out=inner)
+
+
+class ExpertMlp:
+    """Each token goes to its ``active`` best experts, weighted by the softmax of the router (in fp32)."""
+
+    def __init__(self, router: Linear, experts: list[DenseMlp], shape: Experts) -> None:
+        self._router = router
+        self._experts = experts
+        self._shape = shape
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [*self._router.tensors, *(tensor for expert in self._experts for tensor in expert.tensors)]
+
+    def add_to(self, hidden: torch.Tensor, normed: torch.Tensor, workspace: Workspace) -> None:
+        shares = torch.softmax(self._router(normed).float(), dim=-1)
+        gates, chosen = torch.topk(shares, self._shape.active, dim=-1)
+        if self._shape.normalise:
+            gates = gates / gates.sum(dim=-1, keepdim=True)
+        gates = gates.to(hidden.dtype)
+        for index in torch.unique(chosen).tolist():
+            tokens, rank = torch.where(chosen == index)
+            output = self._experts[index](normed.index_select(0, tokens), workspace)
+            hidden.index_add_(0, tokens, output * gates[tokens, rank, None])

@@ -1,0 +1,44 @@
+"""What an engine is built from, and what loading it yields."""
+
+from dataclasses import dataclass
+
+from scheduler_core.types.time import NS_PER_S, Ns
+
+DTYPES = ("float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda")
+ATTENTION = ("auto", "native", "gather")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """One instance of the engine.
+
+    ``model`` is a built-in shape or a local Hugging Face folder. ``threads`` are the CPU threads of the forward, None
+    for all cores. ``prefix_block_size`` is the number of prompt tokens behind each id of a request's
+    ``prefix_blocks`` (`ArrivalPlan.block_size`), which need not be the KV ``block_size``. ``attention`` forces a
+    backend; ``auto`` takes the fastest that works here.
+    """
+
+    model: str = "demo-s"
+    device: str = "auto"
+    dtype: str = "float32"
+    threads: int | None = None
+    kv_blocks: int = 512
+    block_size: int = 16
+    weight_seed: int = 0
+    prefix_block_size: int = 16
+    attention: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """How long loading and warming up took, the device memory it left in use, and what the figures were made on."""
+
+    load_ns: Ns
+    device_bytes: int
+    fingerprint: dict[str, str | int | float]
+
+    @property
+    def seconds(self) -> float:
+        """Load time in seconds."""
+        return self.load_ns / NS_PER_S
