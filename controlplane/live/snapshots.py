@@ -77,9 +77,7 @@ def experiment_message(user: Person, experiment_id: str) -> dict[str, Any] | Non
     found = Experiment.objects.filter(pk=experiment_id).only("id", "owner_id", "status", "decided_at").first()
     if found is None or not (user.is_authenticated and user.is_active):
         return None
-    rows = [
-        {"arm": row.arm.name, "repeat": row.repeat, **run_status(row.run)} for row in _arm_runs(experiment_id)
-    ]
+    rows = [{"arm": row.arm.name, "repeat": row.repeat, **run_status(row.run)} for row in _arm_runs(experiment_id)]
     return {
         "type": "experiment",
         "experiment": experiment_id,
