@@ -1,11 +1,15 @@
 #!/usr/bin/env python
-"""Django's entry point."""
+"""Django's entry point; ``manage.py up`` starts the embedded stack instead."""
 
 import os
 import sys
 
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    if sys.argv[1:2] == ["up"]:
+        from controlplane.embedded.up import main
+
+        sys.exit(main(sys.argv[2:]))
     from django.core.management import execute_from_command_line
 
     execute_from_command_line(sys.argv)

@@ -1,0 +1,46 @@
+# Every target goes through bootstrap.py, which builds or reuses the environment and then runs the command in it.
+PYTHON ?= python3
+PORT ?= 8000
+
+RUN = $(PYTHON) bootstrap.py
+DEV = $(PYTHON) bootstrap.py --dev
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up test lint types bench chaos lock clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+demo: ## start everything, run the demo experiment to its verdict, keep the dashboard (TRACE=file PORT=8000)
+	@$(RUN) --need-port $(PORT) manage.py up --demo --port $(PORT)
+
+up: ## start everything and keep the dashboard (PORT=8000)
+	@$(RUN) --need-port $(PORT) manage.py up --port $(PORT)
+
+test: ## lint, types, then every test
+	@status=0; \
+	$(MAKE) --no-print-directory lint || status=1; \
+	$(MAKE) --no-print-directory types || status=1; \
+	$(DEV) -m tests.prepare || status=1; \
+	$(DEV) -m pytest -q || status=1; \
+	exit $$status
+
+lint: ## ruff: rules and format
+	@$(DEV) -m ruff check .
+	@$(DEV) -m ruff format --check .
+
+types: ## mypy, strict
+	@HEADWAY_DEBUG=1 $(DEV) -m mypy .
+
+bench: ## every benchmark in quick mode
+	@$(RUN) -m bench
+
+chaos: ## only the tests that kill processes
+	@$(DEV) -m pytest -q tests/chaos tests/stack
+
+lock: ## compile requirements/*.in into the locks
+	@$(DEV) -m installer.lock
+
+clean: ## remove environments, caches and built files; the home folder with your data stays
+	@rm -rf .venv .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

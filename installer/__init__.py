@@ -1,0 +1,1 @@
+"""Builds the environment Headway runs in. Standard library only: nothing is installed yet."""
