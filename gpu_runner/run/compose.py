@@ -1,0 +1,186 @@
+"""The composition root: plays one arrival plan through one policy on one target and leaves audited evidence."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gpu_runner.run.progress import Progress
+from gpu_runner.run.target import Target, open_target
+from scheduler_core.drive.driver import Driver
+from scheduler_core.evidence.finalise import finalise
+from scheduler_core.evidence.live import LiveSampler, Tee
+from scheduler_core.evidence.schema import RunSummary
+from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter, read_records
+from scheduler_core.policies.manifests import resolve
+from scheduler_core.policies.presets import build_instance
+from scheduler_core.spec.job import (
+    ArtifactMessage,
+    Message,
+    ResultMessage,
+    RunJob,
+    Sample,
+    SampleMessage,
+    SegmentMessage,
+    StateMessage,
+)
+from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.types.errors import HeadwayError
+from scheduler_core.types.records import RunStarted
+from scheduler_core.types.time import NS_PER_MS
+from scheduler_core.workload.plan import ArrivalPlan
+
+log = logging.getLogger(__name__)
+
+Emit = Callable[[Message], None]
+SAMPLES_AT_MOST = 1500
+
+
+def execute(job: RunJob, emit: Emit, stop: Callable[[], bool]) -> ResultMessage:
+    """Do the run that ``job`` describes; ``emit`` gets each message but the last, which is returned.
+
+    ``stop`` is asked between steps; once true the run ends as cancelled with what was measured kept. Errors that a
+    user can act on become the reason of a failed result; anything else does too, and its traceback goes to the log.
+    """
+    try:
+        return _Run(job, emit, stop).play()
+    except HeadwayError as error:
+        return ResultMessage(outcome="failed", reason=str(error))
+    except MemoryError:
+        return ResultMessage(outcome="failed", reason="out of memory; use a smaller model, pool or batch")
+    except Exception as error:  # the process boundary: a fault must become a reason, never a silent death
+        log.exception("run %s failed", job.run)
+        return ResultMessage(outcome="failed", reason=f"internal fault: {type(error).__name__}: {error}")
+
+
+class _Run:
+    """One execution, phase by phase; each phase hands plain values to the next."""
+
+    def __init__(self, job: RunJob, emit: Emit, stop: Callable[[], bool]) -> None:
+        self.job = job
+        self.emit = emit
+        self.folder = Path(job.workdir)
+        self.deadline = _Deadline(stop, job.wall_limit_s)
+        self.samples = 0
+        self.segments: list[Path] = []
+
+    def play(self) -> ResultMessage:
+        """Starting, running, finalising."""
+        job = self.job
+        self.emit(StateMessage(state="starting"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        plan = ArrivalPlan.read(Path(job.plan_file))
+        policy = resolve(job.policy)
+        target = open_target(job, policy, prefix_block_size=plan.block_size)
+        self._serve(plan, policy, target)
+        self.emit(StateMessage(state="finalising"))
+        summary = self._finalise()
+        if self.deadline.reason:
+            return ResultMessage(
+                outcome=self.deadline.outcome, reason=self.deadline.reason, summary=summary.canonical()
+            )
+        return ResultMessage(outcome="succeeded", summary=summary.canonical())
+
+    def _serve(self, plan: ArrivalPlan, policy: PolicySpec, target: Target) -> None:
+        """Play the plan; every record goes to the segments and into the live samples."""
+        writer = SegmentWriter(
+            self.folder, records_per_segment=self.job.segment_records, on_closed=self._segment_closed
+        )
+        sampler = LiveSampler(
+            interval_ns=self._sample_interval_ns(plan), total=len(plan.requests), on_sample=self._sampled
+        )
+        sink = Tee(writer, sampler)
+        instance = build_instance(policy, target.capacity)
+        sink.write(self._started(plan, policy, target))
+        sink.write(target.loaded)
+        driver = Driver(
+            instance=instance,
+            requests=plan.requests,
+            executor=target.executor,
+            sink=sink,
+            stop=self.deadline,
+            on_progress=Progress(self.emit),
+        )
+        self.emit(StateMessage(state="running"))
+        target.start()
+        try:
+            driver.run()
+        finally:
+            sampler.flush()
+            writer.close()
+
+    def _started(self, plan: ArrivalPlan, policy: PolicySpec, target: Target) -> RunStarted:
+        assert policy.cache.block_size is not None  # resolved policies are complete
+        return RunStarted(
+            run=self.job.run,
+            attempt=self.job.attempt,
+            plan_digest=plan.digest,
+            policy_digest=policy.digest(),
+            policy=policy.canonical(),
+            target=self.job.target.canonical(),
+            level=target.level,
+            source=target.source,
+            offered=len(plan.requests),
+            kv_blocks=target.capacity.kv_blocks,
+            block_size=policy.cache.block_size,
+            token_budget=policy.batch.token_budget or 0,
+            fingerprint=target.fingerprint,
+        )
+
+    def _finalise(self) -> RunSummary:
+        """Audit the records, write tables and summary, and announce every file."""
+        before = set(self.folder.iterdir())
+        summary = finalise(
+            read_records(self.segments),
+            folder=self.folder,
+            arm=self.job.arm,
+            repeat=self.job.repeat,
+            tiers=self.job.tiers,
+            warmup_share=self.job.warmup_share,
+        )
+        for path in sorted(set(self.folder.iterdir()) - before):
+            data = path.read_bytes()
+            digest = hashlib.sha256(data).hexdigest()
+            self.emit(ArtifactMessage(name=path.name, file=str(path), bytes=len(data), sha256=digest))
+        return summary
+
+    def _sample_interval_ns(self, plan: ArrivalPlan) -> int:
+        """The asked interval, or longer where simulated time is so long that samples would outnumber pixels."""
+        span = max((request.arrival_ns for request in plan.requests), default=0)
+        return max(round(self.job.sample_interval_ms * NS_PER_MS), span // SAMPLES_AT_MOST)
+
+    def _sampled(self, sample: Sample) -> None:
+        self.samples += 1
+        self.emit(SampleMessage(seq=self.samples, values=sample.canonical()))
+
+    def _segment_closed(self, info: SegmentInfo) -> None:
+        self.segments.append(info.path)
+        self.emit(
+            SegmentMessage(
+                number=info.number,
+                file=str(info.path),
+                bytes=info.bytes,
+                records=info.records,
+                sha256=info.sha256,
+            )
+        )
+
+
+class _Deadline:
+    """Stops the driver when asked to, or when the wall limit has passed; remembers which."""
+
+    def __init__(self, stop: Callable[[], bool], limit_s: float) -> None:
+        self._stop = stop
+        self._limit_s = limit_s
+        self._ends_at = time.monotonic() + limit_s
+        self.reason = ""
+        self.outcome = "cancelled"
+
+    def __call__(self) -> bool:
+        if self._stop():
+            self.reason = "cancelled on request"
+        elif time.monotonic() > self._ends_at:
+            self.reason = f"stopped: it took longer than its limit of {self._limit_s:g} s"
+            self.outcome = "failed"
+        return bool(self.reason)

@@ -1,0 +1,102 @@
+"""From a job's target spec to an executor that is ready to serve."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler_core.drive.ports import Executor
+from scheduler_core.policies.presets import Capacity
+from scheduler_core.sim.executor import SimulatedExecutor
+from scheduler_core.spec.job import RunJob
+from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.target import ModelledTarget, TorchTarget
+from scheduler_core.types.errors import InputError, Problem
+from scheduler_core.types.records import Loaded
+
+
+@dataclass(frozen=True)
+class Target:
+    """A loaded target.
+
+    ``start`` sets the run clock to zero; ``loaded`` is the record of what happened before. ``level`` and ``source``
+    are those of every figure measured on it.
+    """
+
+    executor: Executor
+    capacity: Capacity
+    level: str
+    source: str
+    loaded: Loaded
+    start: Callable[[], None]
+    fingerprint: dict[str, Any] = field(default_factory=dict)
+
+
+def open_target(job: RunJob, policy: PolicySpec, *, prefix_block_size: int) -> Target:
+    """Load what ``job.target`` names; ``policy`` is resolved and says how large the KV pool and its blocks are.
+
+    Raises:
+        InputError: the model, device or profile cannot be had; the message says what would be right.
+    """
+    if job.target.torch is not None:
+        return _open_torch(job.target.torch, policy, prefix_block_size=prefix_block_size)
+    assert job.target.modelled is not None  # a target is one of the two
+    return _open_modelled(job, job.target.modelled, policy)
+
+
+def _pool_blocks(policy: PolicySpec, available: int) -> int:
+    wanted = policy.cache.blocks
+    if wanted is not None and wanted > available:
+        message = f"the policy asks for {wanted} KV blocks, the target has {available}; raise target kv_blocks"
+        raise InputError([Problem("cache.blocks", message)])
+    return wanted or available
+
+
+def _block_size(policy: PolicySpec) -> int:
+    assert policy.cache.block_size is not None  # resolved policies are complete
+    return policy.cache.block_size
+
+
+def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int) -> Target:
+    from gpu_runner.engine.executor import EngineSettings, TorchExecutor
+    from gpu_runner.engine.models import describe
+
+    blocks = _pool_blocks(policy, spec.kv_blocks)
+    settings = EngineSettings(
+        model=spec.model,
+        device=spec.device,
+        dtype=spec.dtype,
+        threads=spec.threads,
+        kv_blocks=blocks,
+        block_size=_block_size(policy),
+        prefix_block_size=prefix_block_size,
+        weight_seed=spec.weight_seed,
+    )
+    executor = TorchExecutor(settings)
+    report = executor.load()
+    return Target(
+        executor=executor,
+        capacity=Capacity(kv_blocks=blocks, model_length=describe(spec.model).model_length),
+        level="gpu_kernels" if executor.device_type == "cuda" else "cpu_kernels",
+        source="kernel",
+        loaded=Loaded(start_ns=-report.duration_ns, end_ns=0, device_bytes=report.device_bytes),
+        start=executor.start,
+        fingerprint=report.fingerprint,
+    )
+
+
+def _open_modelled(job: RunJob, spec: ModelledTarget, policy: PolicySpec) -> Target:
+    profile = job.profile
+    if profile is None:
+        message = "the job carries no calibrated profile; whoever makes the job resolves its name"
+        raise InputError([Problem("target.modelled.profile", message)])
+    blocks = _pool_blocks(policy, spec.kv_blocks)
+    executor = SimulatedExecutor(profile=profile, noise_seed=job.noise_seed if spec.noise else None)
+    return Target(
+        executor=executor,
+        capacity=Capacity(kv_blocks=blocks, model_length=profile.model_length),
+        level="simulation",
+        source="modelled",
+        loaded=Loaded(start_ns=0, end_ns=0),
+        start=lambda: None,
+        fingerprint={"profile": profile.name, "profile_digest": profile.digest(), **profile.measured_on},
+    )
