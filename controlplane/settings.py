@@ -64,6 +64,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "controlplane.api.middleware.RequestIds",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -72,6 +73,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "controlplane.api.middleware.ApiErrors",
 ]
 
 ROOT_URLCONF = "controlplane.urls"
@@ -196,8 +198,40 @@ X_FRAME_OPTIONS = "DENY"
 
 REST_FRAMEWORK: dict[str, Any] = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "controlplane.api.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": [
+        "controlplane.api.permissions.SignedIn",
+        "controlplane.api.permissions.TokenMayWrite",
+    ],
+    "DEFAULT_THROTTLE_CLASSES": [
+        "controlplane.api.throttling.ReadLimit",
+        "controlplane.api.throttling.ChangeLimit",
+    ],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["controlplane.api.parsers.BoundedJSONParser"],
+    "DEFAULT_PAGINATION_CLASS": "controlplane.api.pagination.Keyset",
+    "EXCEPTION_HANDLER": "controlplane.api.problems.exception_handler",
+    "NUM_PROXIES": 0,
+    "URL_FORMAT_OVERRIDE": None,
 }
-SPECTACULAR_SETTINGS: dict[str, Any] = {"TITLE": "Headway", "VERSION": "1", "SERVE_INCLUDE_SCHEMA": False}
+API_RATES = {
+    "all": env.text("HEADWAY_API_RATE", "1200/min"),
+    "change": env.text("HEADWAY_API_CHANGE_RATE", "240/min"),
+}
+SPECTACULAR_SETTINGS: dict[str, Any] = {
+    "TITLE": "Headway",
+    "DESCRIPTION": "Decide how to schedule LLM serving, with evidence.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["controlplane.api.permissions.SignedIn"],
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "POSTPROCESSING_HOOKS": ["controlplane.api.schema.describe_errors"],
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+}
 
 LOGGING: dict[str, Any] = {
     "version": 1,

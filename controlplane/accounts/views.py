@@ -1,13 +1,13 @@
 """Signing in and out, one-time links, and a person's own account page."""
 
 from datetime import timedelta
-from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth import login
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView
+from django.core.exceptions import NON_FIELD_ERRORS
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render, resolve_url
 from django.utils import timezone
@@ -17,41 +17,24 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
 from controlplane.accounts import selectors, services, throttle
-from controlplane.accounts.forms import TokenForm
+from controlplane.accounts.forms import SignInForm, TokenForm
 from controlplane.accounts.models import User
 
 _BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
-def _address(request: HttpRequest) -> str:
-    """The peer's address; forwarded headers are not trusted, anyone can write them."""
-    return str(request.META.get("REMOTE_ADDR", ""))
-
-
 class SignIn(LoginView):
     """Sign in with name and password; guessing is slowed down."""
 
-    template_name = "accounts/login.html"
+    authentication_form = SignInForm
     redirect_authenticated_user = True
 
-    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        username = request.POST.get("username", "")
-        if throttle.is_blocked(username, _address(request)):
-            form = self.get_form()
-            form.errors.clear()
-            context = self.get_context_data(form=form, blocked_minutes=throttle.WINDOW_S // 60)
-            response = render(request, self.template_name, context, status=429)
-            response["Retry-After"] = str(throttle.WINDOW_S)
-            return response
-        return super().post(request, *args, **kwargs)
-
-    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
-        throttle.forget_failures(form.cleaned_data["username"], _address(self.request))
-        return super().form_valid(form)
-
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
-        throttle.note_failure(form.data.get("username", ""), _address(self.request))
-        return super().form_invalid(form)
+        response = super().form_invalid(form)
+        if form.has_error(NON_FIELD_ERRORS, code="blocked"):
+            response.status_code = 429
+            response["Retry-After"] = str(throttle.WINDOW_S)
+        return response
 
 
 @never_cache

@@ -127,6 +127,14 @@ def adopt_profile(*, run: Run) -> Profile:
     return Profile.objects.update_or_create(run=run, defaults=fields)[0]
 
 
+def upload_profile(*, owner: User, data: object) -> Profile:
+    """Keep a profile that was calibrated elsewhere. `InputError` when it is none."""
+    require_person(owner)
+    profile = parse(spec.Profile, data)
+    parse_name(profile.name)
+    return Profile.objects.create(owner=owner, name=profile.name, data=profile.canonical())
+
+
 def forget_workers(now: datetime) -> int:
     """Remove workers that have been silent for `WORKER_FORGET_AFTER`; how many."""
     return Worker.objects.filter(heartbeat_at__lt=now - WORKER_FORGET_AFTER).delete()[0]

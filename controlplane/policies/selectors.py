@@ -1,5 +1,7 @@
 """Reads of policies."""
 
+from typing import Any
+
 from django.db.models import QuerySet
 
 from controlplane.access import Person, visible
@@ -14,3 +16,10 @@ def visible_to(user: Person) -> QuerySet[Policy]:
 def versions_visible_to(user: Person) -> QuerySet[PolicyVersion]:
     """Versions that ``user`` may see, with their policy."""
     return visible(PolicyVersion.objects.select_related("policy", "policy__owner", "created_by"), user)
+
+
+def presets() -> list[dict[str, Any]]:
+    """Every preset: name, what it does, its parameters with defaults."""
+    from scheduler_core.policies.manifests import manifests
+
+    return [manifest.canonical() for manifest in manifests()]

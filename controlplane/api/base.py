@@ -1,0 +1,92 @@
+"""The base of every API view: reading the body within its cap, idempotency, entity tags."""
+
+import hashlib
+from typing import Any
+
+from django.conf import settings
+from django.http.response import HttpResponseBase
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import BaseSerializer, Serializer
+from rest_framework.views import APIView
+
+from controlplane.accounts.models import User
+from controlplane.api import idempotency
+from controlplane.api.models import IdempotentAnswer
+from controlplane.api.problems import ApiProblem
+
+
+class ApiView(APIView):
+    """One resource or one action on it; signed-in people only unless a view says otherwise."""
+
+    _claim: IdempotentAnswer | None = None
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if request.method in SAFE_METHODS:
+            return
+        _read_capped(request)
+        if isinstance(request.user, User):
+            self._claim = idempotency.claim(request, request.user)
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        self._claim = None
+        response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
+        if isinstance(response, Response):
+            response.render()
+        if self._claim is not None:
+            idempotency.keep(self._claim, response)
+        return _not_modified(request, response)
+
+    @property
+    def person(self) -> User:
+        """Who is asking."""
+        assert isinstance(self.request.user, User)  # the SignedIn permission let the request in
+        return self.request.user
+
+    def read(self, serializer: type[Serializer[Any]], data: Any = None) -> dict[str, Any]:
+        """The request's input (or ``data``) as the serializer's validated values; unknown keys are refused."""
+        given = self.request.data if data is None else data
+        reader = serializer(data=given)
+        reader.is_valid(raise_exception=True)
+        return dict(reader.validated_data)
+
+    def page(self, queryset: Any, serializer: type[BaseSerializer[Any]]) -> Response:
+        """One keyset page of a list."""
+        from controlplane.api.pagination import Keyset
+
+        pages = Keyset()
+        rows: Any = pages.paginate_queryset(queryset, self.request, view=self)
+        return pages.get_paginated_response(serializer(rows, many=True).data)
+
+
+def created(data: Any, location: str) -> Response:
+    """201 with the address of what was made."""
+    return Response(data, status=201, headers={"Location": location})
+
+
+def _read_capped(request: Request) -> None:
+    """Read the body now, refusing more than the caps; uploads go to disk and have a cap of their own."""
+    length = request.META.get("CONTENT_LENGTH") or "0"
+    size = int(length) if length.isdigit() else 0
+    upload = str(request.content_type).startswith("multipart/form-data")
+    cap = settings.TRACE_UPLOAD_MAX_BYTES + 65_536 if upload else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    if size > cap:
+        raise ApiProblem(413, f"The request body has {size} bytes; this server accepts {cap}.")
+    if not upload:
+        _ = request._request.body  # enforces DATA_UPLOAD_MAX_MEMORY_SIZE, also without a Content-Length
+
+
+def _not_modified(request: Any, response: HttpResponseBase) -> HttpResponseBase:
+    """Give successful JSON reads a weak entity tag, and answer 304 to a reader who has that version."""
+    if request.method != "GET" or response.status_code != 200 or not isinstance(response, Response):
+        return response
+    tag = f'W/"{hashlib.blake2b(response.content, digest_size=12).hexdigest()}"'
+    asked = request.META.get("HTTP_IF_NONE_MATCH", "")
+    if tag in [part.strip() for part in asked.split(",")]:
+        response = Response(status=304)
+        response.accepted_renderer = None  # type: ignore[assignment]
+    response["ETag"] = tag
+    response["Cache-Control"] = "private, no-cache"
+    return response

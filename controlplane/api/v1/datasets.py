@@ -1,0 +1,121 @@
+"""Imported traces."""
+
+import json
+from typing import Any
+
+from django.http.response import HttpResponseBase
+from django.shortcuts import get_object_or_404
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.parsers import MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from controlplane.api.base import ApiView, created
+from controlplane.api.downloads import attachment
+from controlplane.api.fields import Input, Link, ObjectField
+from controlplane.api.pagination import PAGE_PARAMETERS
+from controlplane.workloads import selectors, services
+from controlplane.workloads.models import Dataset
+from scheduler_core.spec.workload import TRACE_FORMATS
+
+TAGS = ["traces"]
+
+
+class TraceIn(Input):
+    """A trace file and how to read it."""
+
+    file = serializers.FileField(help_text="The trace file.")
+    format = serializers.ChoiceField(TRACE_FORMATS, required=False, help_text="Absent: found out from its first rows.")
+    columns = serializers.CharField(
+        required=False, help_text='Column names of a csv or jsonl file, as JSON: {"arrival": "t", ...}.'
+    )
+    time_unit = serializers.ChoiceField(["s", "ms", "us", "ns"], required=False)
+    block_size = serializers.IntegerField(required=False, min_value=1, max_value=1_000_000)
+    same_instant = serializers.ChoiceField(["keep", "spread"], required=False)
+    zero_output = serializers.ChoiceField(["drop", "one"], required=False)
+
+    def validate_columns(self, value: str) -> Any:
+        try:
+            columns = json.loads(value)
+        except (ValueError, RecursionError):
+            columns = None
+        if not isinstance(columns, dict):
+            raise serializers.ValidationError('write a JSON object such as {"arrival": "t", "prompt_tokens": "in"}')
+        return columns
+
+
+class DatasetIn(TraceIn):
+    """A trace file with the name to keep it under."""
+
+    name = serializers.CharField(required=False, max_length=100, help_text="Absent: the file's name.")
+
+
+class DatasetOut(serializers.ModelSerializer[Dataset]):
+    """An imported trace and what its reader found."""
+
+    url = Link("dataset", pk="pk")
+    owner = serializers.CharField(source="owner.username")
+    options = ObjectField()
+    inspection = ObjectField()
+
+    class Meta:
+        model = Dataset
+        fields = (
+            "id", "url", "name", "owner", "format", "options", "sha256", "bytes", "inspection", "created_at",
+        )  # fmt: skip
+
+
+class Datasets(ApiView):
+    """All imported traces; import of one more."""
+
+    parser_classes = [MultiPartParser]
+
+    @extend_schema(operation_id="datasets_list", tags=TAGS, parameters=PAGE_PARAMETERS, responses=DatasetOut(many=True))
+    def get(self, request: Request) -> Response:
+        """Imported traces, newest first."""
+        return self.page(selectors.datasets_visible_to(request.user), DatasetOut)
+
+    @extend_schema(operation_id="datasets_import", tags=TAGS, request=DatasetIn, responses={201: DatasetOut})
+    def post(self, request: Request) -> Response:
+        """Import a trace file: all of it or nothing."""
+        options = self.read(DatasetIn)
+        file, format_ = options.pop("file"), options.pop("format", None)
+        name = options.pop("name", "") or str(file.name)[:100]
+        dataset = services.import_trace(owner=self.person, file=file, name=name, format=format_, options=options)
+        data = DatasetOut(dataset, context={"request": request}).data
+        return created(data, data["url"])
+
+
+class DatasetInspection(ApiView):
+    """What a reader finds in a trace file, with nothing kept."""
+
+    parser_classes = [MultiPartParser]
+
+    @extend_schema(operation_id="datasets_inspect", tags=TAGS, request=TraceIn, responses=OpenApiTypes.OBJECT)
+    def post(self, request: Request) -> Response:
+        """Inspect a trace file without importing it."""
+        options = self.read(TraceIn)
+        file, format_ = options.pop("file"), options.pop("format", None)
+        return Response(services.inspect_trace(file=file, format=format_, options=options))
+
+
+class DatasetDetail(ApiView):
+    """One imported trace."""
+
+    @extend_schema(operation_id="datasets_show", tags=TAGS, responses=DatasetOut)
+    def get(self, request: Request, pk: str) -> Response:
+        """One imported trace and what its reader found."""
+        dataset = get_object_or_404(selectors.datasets_visible_to(request.user), pk=pk)
+        return Response(DatasetOut(dataset, context={"request": request}).data)
+
+
+class DatasetFile(ApiView):
+    """The trace file as it was uploaded."""
+
+    @extend_schema(operation_id="datasets_download", tags=TAGS, responses={(200, "application/octet-stream"): bytes})
+    def get(self, request: Request, pk: str) -> HttpResponseBase:
+        """Download the trace file, byte for byte."""
+        dataset = get_object_or_404(selectors.datasets_visible_to(request.user), pk=pk)
+        return attachment(dataset.file.open("rb"), name=f"{dataset.pk}.trace", size=dataset.bytes)

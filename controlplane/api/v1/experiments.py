@@ -1,0 +1,200 @@
+"""Experiments: check, submit, watch, cancel, clone."""
+
+from typing import Any
+
+from django.shortcuts import get_object_or_404
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from controlplane.api.base import ApiView, created
+from controlplane.api.fields import (
+    ExperimentSpecField,
+    Input,
+    Link,
+    Nothing,
+    ObjectField,
+    VerdictField,
+)
+from controlplane.api.pagination import PAGE_PARAMETERS
+from controlplane.api.parsers import BoundedJSONParser, YAMLParser
+from controlplane.api.v1.runs import RunOut
+from controlplane.experiments import selectors, services
+from controlplane.experiments.models import Experiment
+from scheduler_core.spec.experiment import ExperimentSpec
+
+TAGS = ["experiments"]
+
+EXAMPLE = OpenApiExample(
+    "static against continuous batching",
+    request_only=True,
+    value={
+        "name": "chunked prefill on chat traffic",
+        "workload": {"profile": "azure-2023-conv", "requests": 60, "rate_rps": 4, "lengths_scale": 0.25, "seed": 7},
+        "target": {"torch": {"model": "demo-s"}},
+        "arms": {
+            "baseline": {"policy": "static", "batch": {"size": 8}},
+            "budget-512": {"policy": "vllm_v1", "batch": {"token_budget": 512}},
+        },
+        "repeats": 5,
+        "goal": {"primary": "ttft_p95_ms", "better_by": "10%", "guard": {"tpot_p95_ms": "+5%"}},
+    },
+)
+
+
+class ExperimentOut(serializers.ModelSerializer[Experiment]):
+    """An experiment as lists show it."""
+
+    url = Link("experiment", pk="pk")
+    owner = serializers.CharField(source="owner.username")
+    plan_digest = serializers.CharField(source="plan_id")
+    runs_total = serializers.IntegerField(source="run_count")
+    runs_ended = serializers.IntegerField(source="ended_count")
+    exit_code = serializers.SerializerMethodField(
+        help_text="Of the verdict: 0 accept, 10 tune, 20 reject, 30 not comparable."
+    )
+
+    class Meta:
+        model = Experiment
+        fields = (
+            "id", "url", "name", "owner", "status", "reason", "runs_total", "runs_ended", "exit_code", "digest",
+            "plan_digest", "created_at", "decided_at", "archived_at",
+        )  # fmt: skip
+
+    def get_exit_code(self, experiment: Experiment) -> int | None:
+        return experiment.verdict["exit_code"] if experiment.verdict else None
+
+
+class ExperimentDetailOut(ExperimentOut):
+    """An experiment with its spec, its runs in the order they are played, and its verdict."""
+
+    spec = ExperimentSpecField()
+    cloned_from = serializers.CharField(source="cloned_from_id", allow_null=True)
+    verdict = VerdictField(allow_null=True)
+    runs = serializers.SerializerMethodField()
+
+    class Meta(ExperimentOut.Meta):
+        fields = (*ExperimentOut.Meta.fields, "spec", "cloned_from", "notes", "verdict", "runs")  # type: ignore[assignment]
+
+    def get_runs(self, experiment: Experiment) -> list[dict[str, Any]]:
+        rows = selectors.runs_of(experiment).select_related("owner", "arm_run__arm")
+        return [dict(row) for row in RunOut(rows, many=True, context=self.context).data]
+
+
+class ExperimentFilter(serializers.Serializer[Any]):
+    """Filters of the experiment list."""
+
+    status = serializers.MultipleChoiceField(choices=Experiment.Status.choices, required=False)
+    owner = serializers.CharField(required=False, max_length=150)
+    name = serializers.CharField(required=False, max_length=64, help_text="Part of the name.")
+    archived = serializers.BooleanField(required=False, default=False)
+
+
+class CloneIn(Input):
+    """What differs from the original: top-level keys of the spec that replace its own."""
+
+    changes = ObjectField(required=False, help_text='Such as {"name": "again", "repeats": 10}.')
+
+    def validate_changes(self, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise serializers.ValidationError("expected an object of spec keys")
+        return value
+
+
+class Experiments(ApiView):
+    """All experiments; one more."""
+
+    parser_classes = [BoundedJSONParser, YAMLParser]
+
+    @extend_schema(
+        operation_id="experiments_list",
+        tags=TAGS,
+        parameters=[*PAGE_PARAMETERS, ExperimentFilter],
+        responses=ExperimentOut(many=True),
+    )
+    def get(self, request: Request) -> Response:
+        """Experiments, newest first."""
+        wanted = self.read(ExperimentFilter, request.query_params)
+        rows = selectors.visible_to(request.user).filter(archived_at__isnull=not wanted["archived"])
+        if wanted.get("status"):
+            rows = rows.filter(status__in=wanted["status"])
+        if "owner" in wanted:
+            rows = rows.filter(owner__username=wanted["owner"])
+        if "name" in wanted:
+            rows = rows.filter(name__icontains=wanted["name"])
+        return self.page(rows, ExperimentOut)
+
+    @extend_schema(
+        operation_id="experiments_submit",
+        tags=TAGS,
+        request=ExperimentSpec,
+        responses={201: ExperimentDetailOut},
+        examples=[EXAMPLE],
+    )
+    def post(self, request: Request) -> Response:
+        """Submit an experiment: freeze its workload and queue its runs."""
+        experiment = services.submit_experiment(owner=self.person, data=request.data)
+        return _created(request, experiment)
+
+
+class ExperimentCheck(ApiView):
+    """A dry run of submitting."""
+
+    parser_classes = [BoundedJSONParser, YAMLParser]
+
+    @extend_schema(
+        operation_id="experiments_check",
+        tags=TAGS,
+        request=ExperimentSpec,
+        responses=OpenApiTypes.OBJECT,
+        examples=[EXAMPLE],
+    )
+    def post(self, request: Request) -> Response:
+        """Check an experiment without submitting it: every problem, or what would be run."""
+        return Response(services.check_experiment(user=self.person, data=request.data))
+
+
+class ExperimentDetail(ApiView):
+    """One experiment."""
+
+    @extend_schema(operation_id="experiments_show", tags=TAGS, responses=ExperimentDetailOut)
+    def get(self, request: Request, pk: str) -> Response:
+        """One experiment: spec, runs, verdict."""
+        return Response(ExperimentDetailOut(_experiment(request, pk), context={"request": request}).data)
+
+
+class ExperimentCancel(ApiView):
+    """Cancelling an experiment."""
+
+    @extend_schema(operation_id="experiments_cancel", tags=TAGS, request=Nothing, responses={202: ExperimentDetailOut})
+    def post(self, request: Request, pk: str) -> Response:
+        """Cancel every run that has not ended; 409 when the experiment has ended."""
+        experiment = _experiment(request, pk)
+        self.read(Nothing)
+        services.cancel_experiment(experiment=experiment, user=self.person)
+        data = ExperimentDetailOut(_experiment(request, pk), context={"request": request}).data
+        return Response(data, status=202)
+
+
+class ExperimentClone(ApiView):
+    """The same experiment again, with changes."""
+
+    @extend_schema(operation_id="experiments_clone", tags=TAGS, request=CloneIn, responses={201: ExperimentDetailOut})
+    def post(self, request: Request, pk: str) -> Response:
+        """Submit a copy with some keys of the spec replaced; it remembers what it came from."""
+        original = _experiment(request, pk)
+        data = {**services.clone_spec(original), **self.read(CloneIn).get("changes", {})}
+        experiment = services.submit_experiment(owner=self.person, data=data, cloned_from=original)
+        return _created(request, experiment)
+
+
+def _experiment(request: Request, pk: str) -> Experiment:
+    return get_object_or_404(selectors.visible_to(request.user), pk=pk)
+
+
+def _created(request: Request, experiment: Experiment) -> Response:
+    fresh = _experiment(request, experiment.pk)
+    data = ExperimentDetailOut(fresh, context={"request": request}).data
+    return created(data, data["url"])
