@@ -1,10 +1,20 @@
 """Quantiles: linear interpolation between order statistics, the same everywhere in the product."""
 
 import math
-from collections.abc import Sequence
+from typing import Any, Protocol
 
 
-def quantile(values: Sequence[float], share: float) -> float:
+class Ascending(Protocol):
+    """Sorted numbers: a list or an array."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def __getitem__(self, place: int, /) -> Any:
+        """The number at ``place``."""
+
+
+def quantile(values: Ascending, share: float) -> float:
     """The ``share`` quantile of ``values``, sorted ascending and not empty.
 
     Linear interpolation at position ``(n - 1) * share`` (NumPy's default). Infinity stands for a request that never

@@ -49,13 +49,17 @@ class AuditReport(Spec):
 
 
 class TierSummary(Spec):
-    """One tier's requests in the measured window: how many met each objective and all of them."""
+    """One tier's requests in the measured window: how many met each objective and all of them.
+
+    ``by_prompt_tokens`` maps a range of prompt lengths to (requests that met all, requests offered).
+    """
 
     offered: int
     finished: int
     met: int
     attainment_share: float | None
     by_objective: dict[str, int] = {}
+    by_prompt_tokens: dict[str, tuple[int, int]] = {}
 
 
 class RunSummary(Spec):

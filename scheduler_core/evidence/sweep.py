@@ -93,7 +93,7 @@ class StepShape:
     their ``input_prepare``. Residents that were granted nothing are ``stalled`` for the whole span.
     """
 
-    __slots__ = ("_lanes", "_totals", "compute_ns", "compute_start_ns", "end_ns", "start_ns")
+    __slots__ = ("_lanes", "_totals", "compute_end_ns", "compute_ns", "compute_start_ns", "end_ns", "start_ns")
 
     def __init__(self, step: Step) -> None:
         self.start_ns = step.planned_ns
@@ -101,6 +101,7 @@ class StepShape:
         self._lanes = step.lanes
         compute = [(start, end) for kind, _, start, end in step.lanes if kind == COMPUTE]
         self.compute_start_ns = min((start for start, _ in compute), default=step.planned_ns)
+        self.compute_end_ns = max((end for _, end in compute), default=self.compute_start_ns)
         self.compute_ns = union_ns(compute)
         self._totals: dict[str, list[tuple[int, Ns]]] = {}
 

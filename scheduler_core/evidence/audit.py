@@ -1,0 +1,283 @@
+"""The audit: replays a run's records with state of its own and checks the laws that every run must keep.
+
+It shares no arithmetic with the tables, so a fault in either shows. A run that fails it cannot enter a verdict.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler_core.evidence.requests import Requests
+from scheduler_core.evidence.schema import AuditReport, Figure, Violation
+from scheduler_core.evidence.sweep import unattributed_bound_ns
+from scheduler_core.types.plan import Phase
+from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.records import (
+    Admitted,
+    Arrived,
+    Finished,
+    Loaded,
+    Preempted,
+    Record,
+    RunFinished,
+    RunStarted,
+    Step,
+)
+from scheduler_core.types.time import Ns
+
+MOST_VIOLATIONS = 200
+
+# Check name -> what is enforced; names cite the rule where the requirements number one.
+CHECKS: dict[str, str] = {
+    "offered = outcomes": "every offered request arrived and ended exactly once",
+    "blocks conserved": "used + cached + free KV blocks = the pool, after every step",
+    "budget": "tokens granted in a step are within its budget",
+    "R25 ordering": "records in order of time; no lane outside its step, no grant before arrival",
+    "no negative duration": "no duration is negative; one that is, is a fault of the product",
+    "resident once": "each resident request is granted or stalled exactly once per step",
+    "tokens contiguous": "each grant starts where the one before it ended, or at its cache hit",
+    "sampled at the end": "a grant yields a token exactly when it reaches the last known token",
+    "emitted = declared": "tokens emitted = tokens declared at the end, within the limit; a finished one has some",
+    "R8 recompute once": "each prompt token is found or computed once; recompute only after a preemption",
+    "R4 additivity": "segments add up to E2E, TTFT + gaps = E2E, unattributed time within its bound",
+    "R26 typed absence": "a figure has a value or a reason, never both, never neither",
+}
+
+
+@dataclass(slots=True)
+class _Request:
+    arrived_ns: Ns
+    prompt: int
+    limit: int
+    resident: bool = False
+    epoch: int = -1
+    next_start: int | None = None
+    emitted: int = 0
+    first_ns: Ns | None = None
+    last_ns: Ns | None = None
+    gaps_ns: Ns = 0
+    prefilled: int = 0
+    first_hit: int | None = None
+    preempted: int = 0
+
+
+@dataclass
+class Audit:
+    """Takes the records of one run; `report` closes it."""
+
+    checks: Counter[str] = field(default_factory=Counter)
+    violations: list[Violation] = field(default_factory=list)
+    found: int = 0
+    _open: dict[int, _Request] = field(default_factory=dict)
+    _resident: set[int] = field(default_factory=set)
+    _ended: Counter[str] = field(default_factory=Counter)
+    _ids_ended: set[int] = field(default_factory=set)
+    _started: RunStarted | None = None
+    _finished: RunFinished | None = None
+    _last_step: int | None = None
+    _last_available: Ns = 0
+
+    def take(self, record: Record) -> None:
+        """Replay one record."""
+        if isinstance(record, Step):
+            self._step(record)
+        elif isinstance(record, Arrived):
+            self._arrived(record)
+        elif isinstance(record, Admitted):
+            self._admitted(record)
+        elif isinstance(record, Preempted):
+            self._preempted(record)
+        elif isinstance(record, Finished):
+            self._end(record)
+        elif isinstance(record, RunStarted):
+            self._started = record
+        elif isinstance(record, RunFinished):
+            self._finished = record
+        elif isinstance(record, Loaded):
+            self._check("no negative duration", record.end_ns >= record.start_ns, "loaded", "took {} ns",
+                        record.end_ns - record.start_ns)  # fmt: skip
+
+    def report(self, requests: Requests, figures: dict[str, Figure]) -> AuditReport:
+        """Check the sums over the whole run, the tables and the figures, and give the result."""
+        self._conservation()
+        self._additivity(requests)
+        for name, figure in figures.items():
+            typed = (figure.value is None) != (figure.absence is None)
+            self._check("R26 typed absence", typed, name, "value {}, absence {}", figure.value, figure.absence)
+        if self.found > len(self.violations):
+            more = self.found - len(self.violations)
+            self.violations.append(Violation(rule="more", where="run", message=f"{more} further violations"))
+        return AuditReport(passed=not self.found, checks=dict(self.checks), violations=self.violations)
+
+    def _check(self, rule: str, holds: bool, where: str, message: str, *numbers: Any) -> None:  # noqa: FBT001
+        self.checks[rule] += 1
+        if not holds:
+            self.found += 1
+            if len(self.violations) < MOST_VIOLATIONS:
+                self.violations.append(Violation(rule=rule, where=where, message=message.format(*numbers)))
+
+    def _arrived(self, record: Arrived) -> None:
+        where = f"arrived request {record.request}"
+        fresh = record.request not in self._open and record.request not in self._ids_ended
+        self._check("offered = outcomes", fresh, where, "arrived twice")
+        self._check("R25 ordering", record.seen_ns >= record.at_ns, where, "seen at {} ns, due at {} ns",
+                    record.seen_ns, record.at_ns)  # fmt: skip
+        self._open[record.request] = _Request(record.at_ns, record.prompt_tokens, record.output_limit)
+
+    def _admitted(self, record: Admitted) -> None:
+        request = self._open.get(record.request)
+        where = f"admitted request {record.request}"
+        self._check("offered = outcomes", request is not None, where, "admitted before it arrived or after it ended")
+        if request is None:
+            return
+        self._check("resident once", not request.resident, where, "admitted while resident")
+        self._check("R25 ordering", record.epoch > request.epoch, where, "epoch {} after epoch {}",
+                    record.epoch, request.epoch)  # fmt: skip
+        self._check("R8 recompute once", record.resumed == (request.preempted > 0), where,
+                    "resumed is {} after {} preemptions", record.resumed, request.preempted)  # fmt: skip
+        request.resident, request.epoch, request.next_start = True, record.epoch, record.hit_tokens
+        if request.first_hit is None:
+            request.first_hit = record.hit_tokens
+        self._resident.add(record.request)
+
+    def _preempted(self, record: Preempted) -> None:
+        request = self._open.get(record.request)
+        resident = request is not None and request.resident
+        self._check("resident once", resident, f"preempted request {record.request}", "was not resident")
+        if request is not None:
+            request.resident, request.next_start = False, None
+            request.preempted += 1
+        self._resident.discard(record.request)
+
+    def _step(self, step: Step) -> None:
+        where = f"step {step.id}"
+        self._step_times(step, where)
+        blocks = step.kv_used + step.kv_cached + step.kv_free
+        if self._started is not None:
+            self._check("blocks conserved", blocks == self._started.kv_blocks, where, "{} + {} + {} is not {}",
+                        step.kv_used, step.kv_cached, step.kv_free, self._started.kv_blocks)  # fmt: skip
+        tokens = sum(grant[3] for grant in step.grants)
+        if step.budget:
+            self._check("budget", tokens <= step.budget, where, "{} tokens over {}", tokens, step.budget)
+        seen = Counter(grant[0] for grant in step.grants)
+        seen.update(row[0] for row in step.stalled)
+        once = seen.keys() == self._resident and all(count == 1 for count in seen.values())
+        if once:
+            self.checks["resident once"] += 1
+        else:
+            self._not_once(seen, where)
+        for request, epoch, start, length, phase, sampled, _hit in step.grants:
+            state = self._open.get(request)
+            if state is not None:
+                self._grant(f"{where} request {request}", state, (epoch, start, length), phase, sampled)
+                if sampled:
+                    self._token(f"{where} request {request}", state, step.available_ns)
+
+    def _not_once(self, seen: Counter[int], where: str) -> None:
+        for request in sorted(self._resident | seen.keys()):
+            count, resident = seen[request], request in self._resident
+            self._check("resident once", count == int(resident), f"{where} request {request}",
+                        "{}resident, granted or stalled {} times", "" if resident else "not ", count)  # fmt: skip
+
+    def _step_times(self, step: Step, where: str) -> None:
+        follows = self._last_step is None or step.id > self._last_step
+        self._check("R25 ordering", follows, where, "follows step {}", self._last_step)
+        self._check("R25 ordering", step.available_ns >= self._last_available, where, "available at {} ns, the step "
+                    "before at {} ns", step.available_ns, self._last_available)  # fmt: skip
+        self._check("no negative duration", step.available_ns >= step.planned_ns, where, "took {} ns",
+                    step.available_ns - step.planned_ns)  # fmt: skip
+        for kind, _resource, start, end in step.lanes:
+            self._check("no negative duration", end >= start, where, "lane {} took {} ns", kind, end - start)
+            inside = step.planned_ns <= start and end <= step.available_ns
+            self._check("R25 ordering", inside, where, "lane {} [{}, {}) is outside the step", kind, start, end)
+        self._last_step, self._last_available = step.id, step.available_ns
+        for grant in step.grants:
+            request = self._open.get(grant[0])
+            early = request is not None and step.planned_ns < request.arrived_ns
+            self._check("R25 ordering", not early, where, "request {} granted before it arrived", grant[0])
+
+    def _grant(self, where: str, state: _Request, span: tuple[int, int, int], phase: str, sampled: int) -> None:
+        epoch, start, length = span
+        self._check("R25 ordering", epoch == state.epoch, where, "epoch {}, admitted as {}", epoch, state.epoch)
+        self._check("tokens contiguous", length > 0 and start == state.next_start, where,
+                    "{} tokens from {}, due from {}", length, start, state.next_start)  # fmt: skip
+        known = state.prompt + state.emitted
+        ends = start + length == known
+        self._check("sampled at the end", ends == bool(sampled) and start + length <= known, where,
+                    "computed up to {} of {} known tokens, sampled {}", start + length, known, sampled)  # fmt: skip
+        state.next_start = start + length
+        if phase == Phase.PREFILL:
+            state.prefilled += length
+        if phase == Phase.RECOMPUTE:
+            self._check("R8 recompute once", state.preempted > 0, where, "recompute without a preemption")
+
+    def _token(self, where: str, state: _Request, at_ns: Ns) -> None:
+        state.emitted += 1
+        if state.last_ns is None:
+            state.first_ns = at_ns
+            self._check("no negative duration", at_ns >= state.arrived_ns, where, "TTFT is {} ns",
+                        at_ns - state.arrived_ns)  # fmt: skip
+        else:
+            gap = at_ns - state.last_ns
+            state.gaps_ns += gap
+            self._check("no negative duration", gap >= 0, where, "gap of {} ns", gap)
+        state.last_ns = at_ns
+
+    def _end(self, record: Finished) -> None:
+        where = f"finished request {record.request}"
+        state = self._open.pop(record.request, None)
+        self._check("offered = outcomes", state is not None, where, "ended twice or without arriving")
+        self._resident.discard(record.request)
+        if state is None:
+            return
+        self._ended[record.outcome] += 1
+        self._ids_ended.add(record.request)
+        self._check("R25 ordering", record.at_ns >= (state.last_ns or state.arrived_ns), where,
+                    "ended at {} ns, last token at {}", record.at_ns, state.last_ns)  # fmt: skip
+        declared = record.output_tokens if record.tokens is None else len(record.tokens)
+        agree = state.emitted == record.output_tokens == declared and state.emitted <= state.limit
+        self._check("emitted = declared", agree, where, "emitted {}, declared {}, ids {}, limit {}", state.emitted,
+                    record.output_tokens, declared, state.limit)  # fmt: skip
+        if record.outcome == Outcome.FINISHED:
+            self._finish(where, state)
+
+    def _finish(self, where: str, state: _Request) -> None:
+        self._check("emitted = declared", state.emitted > 0, where, "finished without a token")
+        found = state.prefilled + (state.first_hit or 0)
+        right = found == state.prompt if not state.preempted else found <= state.prompt
+        self._check("R8 recompute once", right, where, "{} prompt tokens found or computed first of {}, {} "
+                    "preemptions", found, state.prompt, state.preempted)  # fmt: skip
+        if state.first_ns is not None and state.last_ns is not None:
+            e2e = state.last_ns - state.arrived_ns
+            parts = state.first_ns - state.arrived_ns + state.gaps_ns
+            self._check("R4 additivity", parts == e2e, where, "TTFT + gaps is {} ns, E2E {} ns", parts, e2e)
+
+    def _conservation(self) -> None:
+        if self._started is None:
+            self._check("offered = outcomes", False, "run", "the records have no start")
+            return
+        complete = self._finished is not None and self._finished.complete
+        ended = sum(self._ended.values())
+        if complete:
+            self._check("offered = outcomes", ended == self._started.offered and not self._open, "run",
+                        "{} offered, {} ended {}, {} open", self._started.offered, ended, dict(self._ended),
+                        len(self._open))  # fmt: skip
+        else:
+            self._check("offered = outcomes", ended <= self._started.offered, "run", "{} offered, {} ended",
+                        self._started.offered, ended)  # fmt: skip
+
+    def _additivity(self, requests: Requests) -> None:
+        rows, done = requests.rows, requests.finished
+        modelled = self._started is not None and self._started.source == "modelled"
+        e2e = rows["last_token_ns"] - rows["arrival_ns"]
+        lost, total = rows["unattributed_ns"], requests.segment_sum_ns
+        self.checks["R4 additivity"] += 2 * int(done.sum())
+        for row in (done & (total != e2e)).nonzero()[0]:
+            self._check("R4 additivity", False, f"request {rows['request'][row]}", "segments add up to {} ns, E2E is "
+                        "{} ns", int(total[row]), int(e2e[row]))  # fmt: skip
+        suspects = done & (lost > 0)
+        for row in suspects.nonzero()[0]:
+            bound = unattributed_bound_ns(int(e2e[row]), modelled=modelled)
+            if int(lost[row]) > bound:
+                self._check("R4 additivity", False, f"request {rows['request'][row]}", "{} ns of {} ns unattributed, "
+                            "bound {} ns", int(lost[row]), int(e2e[row]), bound)  # fmt: skip

@@ -1,0 +1,334 @@
+"""Folds a run's records into columns: one pass, open requests as objects, everything else as arrays."""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from scheduler_core.evidence.columns import MISSING, Codes, IntColumns, Ints
+from scheduler_core.evidence.sweep import SEGMENTS, Segment, StepShape
+from scheduler_core.evidence.timeline import Timeline
+from scheduler_core.types.intervals import IntervalClass
+from scheduler_core.types.plan import Phase
+from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.records import (
+    Admitted,
+    Arrived,
+    Deferred,
+    Finished,
+    Loaded,
+    Preempted,
+    Record,
+    RunFinished,
+    RunStarted,
+    Step,
+    Tie,
+)
+from scheduler_core.types.time import Ns
+
+_STALLED = IntervalClass.STALLED.value
+_MODEL_LOAD = IntervalClass.MODEL_LOAD.value
+
+REQUEST_INTS = (
+    "request", "tenant", "tier", "prompt_tokens", "output_limit", "output_tokens", "hit_tokens", "rehit_tokens",
+    "preemptions", "recomputed_tokens", "steps", "stalled_steps", "arrival_ns", "ended_ns", "first_token_ns",
+    "last_token_ns", "first_gap_ns", "longest_gap_ns", "longest_gap_index", "longest_gap_cause", "stall_cause",
+    "outcome", "stage", "reason", "cold", "queue_first_ns", "prefill_first_ns",
+)  # fmt: skip
+SEGMENT_COLUMNS = tuple(f"{name}_ns" for name in SEGMENTS)
+STEP_INTS = (
+    "step", "planned_ns", "available_ns", "compute_ns", "prefill_tokens", "decode_tokens", "recompute_tokens",
+    "prefill_requests", "decode_requests", "stalled", "kv_used", "kv_cached", "kv_free", "waiting", "running",
+    "paused", "budget", "device_bytes", "idle_ns", "idle_empty_ns", "idle_cause",
+)  # fmt: skip
+GAP_INTS = ("request", "token", "at_ns", "gap_ns", "cause")
+
+IDLE_HOST = "host"
+_IDLE_CAUSES = {
+    "no_blocks": "memory",
+    "batch_running": "policy",
+    "waiting_for_batch": "policy",
+    "batch_full": "policy",
+    "held_by_operator": "policy",
+}
+
+
+class TakesRow(Protocol):
+    """A growing table that may spill what it holds."""
+
+    def append(self, *values: int) -> None:
+        """Add a row of integers in the table's column order."""
+
+
+@dataclass
+class Labels:
+    """Codes of the strings in the columns."""
+
+    tenants: Codes = field(default_factory=Codes)
+    tiers: Codes = field(default_factory=Codes)
+    outcomes: Codes = field(default_factory=Codes)
+    stages: Codes = field(default_factory=Codes)
+    reasons: Codes = field(default_factory=Codes)
+    causes: Codes = field(default_factory=Codes)
+
+
+@dataclass
+class Window:
+    """The measured window: requests from index ``opens_with`` on, their first arrival to their last end.
+
+    Plans number requests by scheduled arrival, so every arm leaves out the same ones. ``tokens`` counts all tokens
+    emitted since the window opened, ``tokens_at_end`` those until the last measured request had ended.
+    """
+
+    warmup_share: float
+    opens_with: int = 0
+    start_ns: Ns | None = None
+    end_ns: Ns = 0
+    tokens: int = 0
+    tokens_at_end: int = 0
+
+    def arrived(self, request: int, at_ns: Ns) -> None:
+        """A request arrived; the first measured one opens the window."""
+        if request >= self.opens_with and self.start_ns is None:
+            self.start_ns = at_ns
+            self.tokens = 0
+
+    def ended(self, request: int, at_ns: Ns) -> None:
+        """A request ended; a measured one extends the window."""
+        if request >= self.opens_with and at_ns >= self.end_ns:
+            self.end_ns = at_ns
+            self.tokens_at_end = self.tokens
+
+    @property
+    def span_ns(self) -> Ns:
+        """Length of the window."""
+        return 0 if self.start_ns is None else max(0, self.end_ns - self.start_ns)
+
+
+class RunFold:
+    """Takes the records of one run in order; `requests` grows as requests end, ``steps`` and ``gaps`` as they happen.
+
+    ``steps`` and ``gaps`` are given by the caller, so that a long run's rows can be written out as they come.
+    """
+
+    def __init__(self, steps: TakesRow, gaps: TakesRow, labels: Labels, *, warmup_share: float = 0.0) -> None:
+        self.labels = labels
+        self.window = Window(warmup_share)
+        self.requests = IntColumns((*REQUEST_INTS, *SEGMENT_COLUMNS))
+        self.started: RunStarted | None = None
+        self.finished: RunFinished | None = None
+        self.loads: list[Segment] = []
+        self.device_bytes = MISSING
+        self.ties: dict[int, list[int]] = {}
+        self.outputs: dict[int, list[int]] = {}
+        self._steps = steps
+        self._gaps = gaps
+        self._open: dict[int, Timeline] = {}
+        self._open_since: Ns | None = None
+        self._compute_end: Ns | None = None
+        self._idle_reason = ""
+        self._resident = 0
+        self._takers: dict[type[Any], Any] = {
+            RunStarted: self._run_started,
+            Loaded: self._loaded,
+            Arrived: self._arrived,
+            Admitted: self._admitted,
+            Deferred: self._deferred,
+            Step: self._step,
+            Preempted: self._preempted,
+            Tie: self._tie,
+            Finished: self._finished,
+            RunFinished: self._run_finished,
+        }
+
+    def take(self, record: Record) -> None:
+        """Fold one record."""
+        self._takers[type(record)](record)
+
+    @property
+    def open_requests(self) -> list[int]:
+        """Requests that arrived and have not ended."""
+        return list(self._open)
+
+    def outputs_digest(self) -> str | None:
+        """Digest over the emitted token ids of finished requests, in order of request; None without real tokens."""
+        if not self.outputs:
+            return None
+        digest = hashlib.blake2b(digest_size=16)
+        for request in sorted(self.outputs):
+            digest.update(f"{request}:{self.outputs[request]}\n".encode())
+        return digest.hexdigest()
+
+    def end(self) -> dict[str, Ints]:
+        """Close whatever is still open (the records stopped early) as cut off; the request columns, by index."""
+        for request, line in list(self._open.items()):
+            at = max(line.cursor, line.pending_end)
+            self._finished(Finished(at, request, Outcome.CUT_OFF, "records_ended", "records_ended", line.tokens))
+        columns = self.requests.take()
+        order = columns["request"].argsort(kind="stable")
+        return {name: values[order] for name, values in columns.items()}
+
+    def _run_started(self, record: RunStarted) -> None:
+        self.started = record
+        self.window.opens_with = int(self.window.warmup_share * record.offered)
+
+    def _run_finished(self, record: RunFinished) -> None:
+        self.finished = record
+
+    def _loaded(self, record: Loaded) -> None:
+        self.loads.append(Segment(_MODEL_LOAD, record.start_ns, record.end_ns))
+        if record.device_bytes is not None:
+            self.device_bytes = max(self.device_bytes, record.device_bytes)
+
+    def _arrived(self, record: Arrived) -> None:
+        if not self._open:
+            self._open_since = record.at_ns
+        self._open[record.request] = Timeline(record)
+        self.window.arrived(record.request, record.at_ns)
+
+    def _admitted(self, record: Admitted) -> None:
+        line = self._open.get(record.request)
+        if line is None:
+            return
+        if record.resumed:
+            line.rehit_tokens += record.hit_tokens
+        elif line.hit_tokens is None:
+            line.hit_tokens = record.hit_tokens
+
+    def _deferred(self, record: Deferred) -> None:
+        self._idle_reason = record.reason
+
+    def _preempted(self, record: Preempted) -> None:
+        line = self._open.get(record.request)
+        if line is not None:
+            self._resident -= line.waiting_since is None
+            line.wait_again(record.at_ns)
+
+    def _tie(self, record: Tie) -> None:
+        self.ties.setdefault(record.request, []).append(record.position)
+
+    def _step(self, record: Step) -> None:
+        shape = StepShape(record)
+        idle = self._idle(shape)
+        prefill = decode = recompute = prefilling = 0
+        for _, _, _, length, phase, _, _ in record.grants:
+            if phase == Phase.DECODE:
+                decode += length
+            else:
+                prefilling += 1
+                if phase == Phase.PREFILL:
+                    prefill += length
+                else:
+                    recompute += length
+        self._account(record, shape, prefilling > 0)
+        if record.device_bytes is not None:
+            self.device_bytes = max(self.device_bytes, record.device_bytes)
+        self._steps.append(
+            record.id, record.planned_ns, record.available_ns, shape.compute_ns, prefill, decode, recompute,
+            prefilling, len(record.grants) - prefilling, len(record.stalled), record.kv_used, record.kv_cached,
+            record.kv_free, record.waiting, record.running, record.paused, record.budget,
+            MISSING if record.device_bytes is None else record.device_bytes, *idle,
+        )  # fmt: skip
+        self._idle_reason = ""
+
+    def _account(self, record: Step, shape: StepShape, has_prefill: bool) -> None:  # noqa: FBT001
+        at, open_, loads = record.available_ns, self._open, self.loads
+        for request, _, _, length, phase, sampled, _ in record.grants:
+            line = open_.get(request)
+            if line is None:
+                continue  # a step of a request that has ended: the audit reports it
+            self._resident += line.waiting_since is not None
+            line.join(shape, phase, loads)
+            line.steps += 1
+            if phase == Phase.RECOMPUTE:
+                line.recomputed += length
+            if has_prefill and phase == Phase.DECODE:
+                line.gap_prefill = True
+            if sampled:
+                self._token(request, line, at)
+        for request, cause in record.stalled:
+            line = open_.get(request)
+            if line is not None:
+                line.join(shape, _STALLED, loads)
+                line.stalled_steps += 1
+                line.stall_cause = line.gap_stalled = cause
+
+    def _token(self, request: int, line: Timeline, at_ns: Ns) -> None:
+        gap = line.emit(at_ns)
+        self.window.tokens += 1
+        if gap is not None:
+            cause = line.end_gap(gap)
+            self._gaps.append(request, line.tokens - 1, at_ns, gap, self.labels.causes.code(cause))
+
+    def _idle(self, shape: StepShape) -> tuple[int, int, int]:
+        """(idle with runnable work, idle with nothing runnable, cause) between the last compute and this one."""
+        end, begin = shape.compute_start_ns, self._compute_end
+        if begin is None:
+            begin = end if self._open_since is None else self._open_since
+        self._compute_end = max(shape.compute_end_ns, begin)
+        if end <= begin:
+            return 0, 0, MISSING
+        since = end if self._open_since is None else min(max(self._open_since, begin), end)
+        cause = IDLE_HOST if self._resident else _IDLE_CAUSES.get(self._idle_reason, IDLE_HOST)
+        return end - since, since - begin, self.labels.causes.code(cause) if end > since else MISSING
+
+    def _finished(self, record: Finished) -> None:
+        line = self._open.pop(record.request, None)
+        if line is None:
+            return  # ended twice or never arrived: the audit reports it
+        self._resident -= line.waiting_since is None
+        self.window.ended(record.request, record.at_ns)
+        finished = record.outcome == Outcome.FINISHED
+        last = line.last_token if finished and line.last_token is not None else record.at_ns
+        line.finish(last, self.loads)
+        if record.tokens is not None and finished:
+            self.outputs[record.request] = record.tokens
+        if not self._open:
+            self._open_since = None
+        self._close_row(record, line)
+
+    def _close_row(self, record: Finished, line: Timeline) -> None:
+        arrived, labels = line.arrived, self.labels
+        cold = any(arrived.at_ns < load.end_ns for load in self.loads)
+        self.requests.append(
+            record.request,
+            labels.tenants.code(arrived.tenant),
+            labels.tiers.code(arrived.tier),
+            arrived.prompt_tokens,
+            arrived.output_limit,
+            line.tokens,
+            _int(line.hit_tokens),
+            line.rehit_tokens,
+            line.preemptions,
+            line.recomputed,
+            line.steps,
+            line.stalled_steps,
+            arrived.at_ns,
+            record.at_ns,
+            _int(line.first_token),
+            _int(line.last_token),
+            _int(line.first_gap),
+            _int(line.longest_gap),
+            line.longest_index,
+            labels.causes.code(line.cause) if line.cause else MISSING,
+            labels.causes.code(line.stall_cause) if line.stall_cause else MISSING,
+            labels.outcomes.code(record.outcome),
+            labels.stages.code(record.stage),
+            labels.reasons.code(record.reason),
+            int(cold),
+            *_first_parts(line),
+            *line.segments,
+        )
+
+
+def _int(value: int | None) -> int:
+    return MISSING if value is None else value
+
+
+_RANK_QUEUE = SEGMENTS.index(IntervalClass.QUEUE)
+_RANK_PREFILL = SEGMENTS.index(IntervalClass.COMPUTE_PREFILL)
+
+
+def _first_parts(line: Timeline) -> tuple[int, int]:
+    """Queue and prefill before the first token; `MISSING` when there was none."""
+    parts = line.segments_at_first
+    return (MISSING, MISSING) if parts is None else (parts[_RANK_QUEUE], parts[_RANK_PREFILL])

@@ -1,0 +1,164 @@
+"""The requests of a run as columns, with every derived figure computed in one place."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from scheduler_core.evidence.columns import MISSING, Ints
+from scheduler_core.evidence.fold import SEGMENT_COLUMNS, Labels
+from scheduler_core.evidence.schema import Absence
+from scheduler_core.evidence.tables import Mask
+from scheduler_core.types.intervals import IntervalClass
+from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.time import NS_PER_MS
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Column:
+    """Values in ``unit`` with the masks under which they are absent, the first that holds being the reason."""
+
+    values: Floats
+    unit: str
+    absent: tuple[tuple[Absence, Mask], ...] = ()
+
+    @cached_property
+    def present(self) -> Mask:
+        """Where there is a value."""
+        present = np.ones(len(self.values), dtype=np.bool_)
+        for _, mask in self.absent:
+            present &= ~mask
+        return present
+
+
+# Fields that a single instance without separated pools, collectives or pausing cannot make non-zero.
+NOT_APPLICABLE = {
+    "reserve_wait_ms": "ms",
+    "decode_queue_ms": "ms",
+    "paused_ms": "ms",
+    "handoff_ms": "ms",
+    "transfer_bytes": "bytes",
+    "network_wait_ms": "ms",
+    "communication_ms": "ms",
+    "communication_sum_ms": "ms",
+    "exposed_comm_ms": "ms",
+    "hidden_comm_ms": "ms",
+    "critical_comm_ms": "ms",
+}
+
+_SEGMENT_FIELDS = {
+    "queue_wait_ms": IntervalClass.QUEUE,
+    "requeue_wait_ms": "requeue",
+    "stalled_ms": IntervalClass.STALLED,
+    "input_prepare_ms": IntervalClass.INPUT_PREPARE,
+    "input_transfer_ms": IntervalClass.INPUT_TRANSFER,
+    "prefill_ms": IntervalClass.COMPUTE_PREFILL,
+    "decode_ms": IntervalClass.COMPUTE_DECODE,
+    "recompute_ms": IntervalClass.RECOMPUTE,
+    "preemption_recompute_ms": IntervalClass.RECOMPUTE,
+    "output_transfer_ms": IntervalClass.OUTPUT_TRANSFER,
+    "stream_output_ms": IntervalClass.STREAM_OUTPUT,
+    "model_load_wait_ms": IntervalClass.MODEL_LOAD,
+    "unattributed_ms": "unattributed",
+}
+
+
+@dataclass(frozen=True)
+class Requests:
+    """All requests that arrived, ordered by index; ``rows`` are the integer columns of the fold."""
+
+    rows: Mapping[str, Ints]
+    labels: Labels
+    measured_from: int
+
+    def __len__(self) -> int:
+        return len(self.rows["request"])
+
+    @cached_property
+    def finished(self) -> Mask:
+        """Ended as finished, with a token to show for it."""
+        done = self.rows["outcome"] == self.labels.outcomes.get(Outcome.FINISHED)
+        return np.asarray(done & (self.rows["output_tokens"] > 0), dtype=np.bool_)
+
+    @cached_property
+    def measured(self) -> Mask:
+        """Scheduled inside the measured window."""
+        return np.asarray(self.rows["request"] >= self.measured_from, dtype=np.bool_)
+
+    @cached_property
+    def cold(self) -> Mask:
+        """First served before the instance was warm: kept apart from every latency figure."""
+        return self.rows["cold"].astype(np.bool_)
+
+    @cached_property
+    def counted(self) -> Mask:
+        """Measured and warm: the population of censored figures."""
+        return self.measured & ~self.cold
+
+    @cached_property
+    def warm_finished(self) -> Mask:
+        """Measured, warm and finished: the population of latency figures."""
+        return self.counted & self.finished
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        """Every derived field by name."""
+        fields = {**self._latencies(), **self._segments(), **self._sizes()}
+        nothing = np.zeros(len(self))
+        always = np.ones(len(self), dtype=np.bool_)
+        for name, unit in NOT_APPLICABLE.items():
+            fields[name] = Column(nothing, unit, ((Absence.NOT_APPLICABLE, always),))
+        fields["input_transfer_bytes"] = Column(nothing, "bytes", ((Absence.NOT_MEASURED, always),))
+        return fields
+
+    @cached_property
+    def segment_sum_ns(self) -> Ints:
+        """Sum of all segments, unattributed included."""
+        total = np.zeros(len(self), dtype=np.int64)
+        for name in SEGMENT_COLUMNS:
+            total += self.rows[name]
+        return total
+
+    def _latencies(self) -> dict[str, Column]:
+        rows = self.rows
+        tokens = rows["output_tokens"]
+        no_token = rows["first_token_ns"] == MISSING
+        unfinished = ~self.finished
+        single = tokens == 1
+        two = tokens == 2
+        failed = (Absence.FAILED, unfinished)
+        decode_ns = rows["last_token_ns"] - rows["first_token_ns"]
+        steady_ns = decode_ns - np.maximum(rows["first_gap_ns"], 0)
+        return {
+            "ttft_ms": _column(rows["first_token_ns"] - rows["arrival_ns"], (Absence.FAILED, no_token)),
+            "e2e_ms": _column(rows["last_token_ns"] - rows["arrival_ns"], failed),
+            "tpot_ms": _column(decode_ns / np.maximum(tokens - 1, 1), failed, (Absence.NOT_APPLICABLE, single)),
+            "tpot_steady_ms": _column(
+                steady_ns / np.maximum(tokens - 2, 1), failed, (Absence.NOT_APPLICABLE, single | two)
+            ),
+            "longest_gap_ms": _column(rows["longest_gap_ns"], failed, (Absence.NOT_APPLICABLE, single)),
+            "first_gap_ms": _column(rows["first_gap_ns"], failed, (Absence.NOT_APPLICABLE, single)),
+            "queue_to_first_token_ms": _column(rows["queue_first_ns"], (Absence.FAILED, no_token)),
+            "prefill_to_first_token_ms": _column(rows["prefill_first_ns"], (Absence.FAILED, no_token)),
+        }
+
+    def _segments(self) -> dict[str, Column]:
+        return {name: _column(self.rows[f"{kind}_ns"]) for name, kind in _SEGMENT_FIELDS.items()}
+
+    def _sizes(self) -> dict[str, Column]:
+        hits = self.rows["hit_tokens"]
+        never = (Absence.FAILED, hits == MISSING)
+        return {
+            "hit_tokens": Column(hits.astype(np.float64), "tokens", (never,)),
+            "uncached_prompt_tokens": Column(
+                (self.rows["prompt_tokens"] - hits).astype(np.float64), "tokens", (never,)
+            ),
+        }
+
+
+def _column(ns: Ints | Floats, *absent: tuple[Absence, Mask]) -> Column:
+    return Column(np.asarray(ns / NS_PER_MS, dtype=np.float64), "ms", absent)

@@ -1,0 +1,135 @@
+"""What the metrics of a run are computed from: request columns, pooled gaps, and step totals."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from scheduler_core.evidence.columns import MISSING, Ints
+from scheduler_core.evidence.fold import STEP_INTS, TakesRow, Window
+from scheduler_core.evidence.requests import Floats, Requests
+from scheduler_core.evidence.slo import Attainment, attainment
+from scheduler_core.evidence.tables import Mask, open_table
+from scheduler_core.spec.workload import Tier
+from scheduler_core.types.records import RunStarted
+from scheduler_core.types.time import Ns
+
+_STEP = {name: place for place, name in enumerate(STEP_INTS)}
+_SUMMED = (
+    "compute_ns", "prefill_tokens", "decode_tokens", "recompute_tokens", "prefill_requests", "decode_requests",
+    "stalled", "budget", "kv_used", "kv_cached", "idle_ns", "idle_empty_ns",
+)  # fmt: skip
+_PEAKS = ("kv_used", "waiting", "running", "paused")
+
+
+@dataclass
+class StepTotals:
+    """Sums and peaks over the steps of the measured window; hands each row on to ``table``.
+
+    ``window_open`` tells whether the window has opened; steps before it are stored, not summed.
+    """
+
+    table: TakesRow
+    window_open: Callable[[], bool]
+    steps: int = 0
+    sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0))
+    peaks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_PEAKS, 0))
+    idle_by_cause: dict[int, Ns] = field(default_factory=dict)
+
+    def append(self, *values: int) -> None:
+        """Count a step and hand it on."""
+        self.table.append(*values)
+        if not self.window_open():
+            return
+        self.steps += 1
+        sums, peaks = self.sums, self.peaks
+        for name in _SUMMED:
+            sums[name] += values[_STEP[name]]
+        for name in _PEAKS:
+            value = values[_STEP[name]]
+            if value > peaks[name]:
+                peaks[name] = value
+        cause = values[_STEP["idle_cause"]]
+        if cause != MISSING:
+            self.idle_by_cause[cause] = self.idle_by_cause.get(cause, 0) + values[_STEP["idle_ns"]]
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """One run, ready for the metric registry."""
+
+    started: RunStarted
+    requests: Requests
+    window: Window
+    steps: StepTotals
+    tiers: Mapping[str, Tier]
+    gaps_file: Path | None
+    load_ns: Ns | None
+    loads: int
+    device_bytes: int | None
+
+    @property
+    def modelled(self) -> bool:
+        """Whether time is simulated, so that unattributed time must be exactly 0."""
+        return self.started.source == "modelled"
+
+    @property
+    def window_s(self) -> float:
+        """Length of the measured window in seconds."""
+        return self.window.span_ns / 1e9
+
+    def sorted_ms(self, name: str) -> Floats:
+        """Ascending values of a request field over warm finished measured requests, absences left out."""
+        return self._sorted[name]
+
+    def sorted_censored_ms(self, name: str) -> Floats:
+        """As `sorted_ms`, every warm measured request that did not finish being infinitely late."""
+        late = int((self.requests.counted & ~self.requests.finished).sum())
+        return np.concatenate([self.sorted_ms(name), np.full(late, np.inf)])
+
+    @cached_property
+    def attainment(self) -> Attainment:
+        """Which requests met the objectives of their tier."""
+        return attainment(self.requests, self.tiers)
+
+    @cached_property
+    def gap_ms(self) -> Floats:
+        """Ascending gaps between tokens, pooled over warm finished measured requests."""
+        if self.gaps_file is None:
+            return np.empty(0)
+        wanted = _lookup(self.requests.rows["request"], self.requests.warm_finished)
+        parts = [np.empty(0)]
+        for batch in open_table(self.gaps_file).iter_batches(columns=["request", "gap_ms"]):
+            keep = wanted[batch.column("request").to_numpy()]
+            parts.append(batch.column("gap_ms").to_numpy()[keep])
+        gaps = np.concatenate(parts)
+        gaps.sort()
+        return gaps
+
+    @cached_property
+    def _sorted(self) -> "_SortedFields":
+        return _SortedFields(self.requests)
+
+
+class _SortedFields(dict[str, Floats]):
+    """Sorted values by field, computed on first use."""
+
+    def __init__(self, requests: Requests) -> None:
+        super().__init__()
+        self._requests = requests
+
+    def __missing__(self, name: str) -> Floats:
+        column = self._requests.columns[name]
+        values = np.sort(column.values[self._requests.warm_finished & column.present])
+        self[name] = values
+        return values
+
+
+def _lookup(requests: Ints, mask: Mask) -> Mask:
+    """Mask by request index instead of by row."""
+    size = int(requests.max()) + 1 if len(requests) else 1
+    found = np.zeros(size, dtype=np.bool_)
+    found[requests[mask]] = True
+    return found

@@ -1,0 +1,193 @@
+"""The time of one open request, accounted as its steps pass."""
+
+from collections.abc import Sequence
+
+from scheduler_core.evidence.sweep import (
+    RANK,
+    REQUEUE,
+    SEGMENTS,
+    UNATTRIBUTED,
+    Segment,
+    StepShape,
+    sweep,
+    total_by_rank,
+)
+from scheduler_core.types.intervals import IntervalClass
+from scheduler_core.types.records import Arrived
+from scheduler_core.types.time import Ns
+
+_QUEUE = IntervalClass.QUEUE.value
+_LOST = RANK[UNATTRIBUTED]
+
+# What the longest wait between two tokens was spent on, most telling first.
+CAUSE_PREEMPTED = "preempted"
+CAUSE_STALLED = "stalled"
+CAUSE_PREFILL_AHEAD = "prefill_ahead"
+CAUSE_HOST = "host"
+CAUSE_DECODE = "decode"
+
+
+class Timeline:
+    """Accumulates the sweep of one request; `segments` holds ns per rank of `SEGMENTS`.
+
+    Steps of a request hardly ever overlap in time, so each is accounted by its precomputed totals; only overlapping
+    ones (a pipelined executor) are swept together. ``cursor`` is the instant up to which time is accounted.
+    """
+
+    __slots__ = (
+        "arrived",
+        "cause",
+        "cursor",
+        "first_gap",
+        "first_token",
+        "gap_host",
+        "gap_preempted",
+        "gap_prefill",
+        "gap_stalled",
+        "hit_tokens",
+        "last_token",
+        "longest_gap",
+        "longest_index",
+        "pending",
+        "pending_end",
+        "preemptions",
+        "recomputed",
+        "rehit_tokens",
+        "segments",
+        "segments_at_first",
+        "stall_cause",
+        "stalled_steps",
+        "steps",
+        "tokens",
+        "waiting_kind",
+        "waiting_since",
+    )
+
+    def __init__(self, arrived: Arrived) -> None:
+        self.arrived = arrived
+        self.cursor: Ns = arrived.at_ns
+        self.segments = [0] * len(SEGMENTS)
+        self.segments_at_first: list[Ns] | None = None
+        self.waiting_since: Ns | None = arrived.at_ns
+        self.waiting_kind = _QUEUE
+        self.pending: list[tuple[StepShape, str]] = []
+        self.pending_end: Ns = arrived.at_ns
+        self.first_token: Ns | None = None
+        self.last_token: Ns | None = None
+        self.tokens = self.steps = self.stalled_steps = self.preemptions = self.recomputed = 0
+        self.hit_tokens: int | None = None
+        self.rehit_tokens = 0
+        self.first_gap: Ns | None = None
+        self.longest_gap: Ns | None = None
+        self.longest_index = 0
+        self.cause = ""
+        self.stall_cause = ""
+        self.gap_preempted = False
+        self.gap_stalled = ""
+        self.gap_prefill = False
+        self.gap_host: Ns = 0
+
+    def join(self, shape: StepShape, role: str, loads: Sequence[Segment]) -> None:
+        """The request takes part in a step as ``role`` (a phase, or stalled); a wait ends with the step's planning."""
+        if self.waiting_since is not None:
+            self._end_wait(shape.start_ns, loads)
+        elif self.pending and shape.start_ns >= self.pending_end:
+            self._settle()
+        if not self.pending and shape.start_ns > self.cursor:
+            self.gap_host += shape.start_ns - self.cursor
+        self.pending.append((shape, role))
+        if shape.end_ns > self.pending_end:
+            self.pending_end = shape.end_ns
+
+    def wait_again(self, at_ns: Ns) -> None:
+        """The request was preempted and waits for room."""
+        self.preemptions += 1
+        self.gap_preempted = True
+        self.waiting_since = at_ns
+        self.waiting_kind = REQUEUE
+
+    def emit(self, at_ns: Ns) -> Ns | None:
+        """A token is available; returns the gap since the one before, None for the first."""
+        self.tokens += 1
+        before, self.last_token = self.last_token, at_ns
+        if before is None:
+            self.first_token = at_ns
+            self.segments_at_first = self._segments_until(at_ns)
+            self._new_gap()
+            return None
+        return at_ns - before
+
+    def end_gap(self, gap: Ns) -> str:
+        """Cause of the gap that `emit` returned; begins the next one."""
+        cause = self._cause(gap)
+        if self.first_gap is None:
+            self.first_gap = gap
+        if self.longest_gap is None or gap > self.longest_gap:
+            self.longest_gap, self.longest_index, self.cause = gap, self.tokens - 1, cause
+        self._new_gap()
+        return cause
+
+    def finish(self, at_ns: Ns, loads: Sequence[Segment]) -> None:
+        """Account up to ``at_ns``: the last token of a finished request, else the end of its wait."""
+        if self.waiting_since is not None:
+            self._end_wait(at_ns, loads)
+        if self.pending and self.pending_end > at_ns:
+            self._sweep(self._pending_spans(), at_ns)
+        else:
+            self._settle()
+        if self.cursor < at_ns:
+            self.segments[_LOST] += at_ns - self.cursor
+            self.cursor = at_ns
+
+    def _cause(self, gap: Ns) -> str:
+        if self.gap_preempted:
+            return CAUSE_PREEMPTED
+        if self.gap_stalled:
+            return f"{CAUSE_STALLED}: {self.gap_stalled}"
+        if 2 * self.gap_host > gap:
+            return CAUSE_HOST
+        return CAUSE_PREFILL_AHEAD if self.gap_prefill else CAUSE_DECODE
+
+    def _new_gap(self) -> None:
+        self.gap_preempted = self.gap_prefill = False
+        self.gap_stalled = ""
+        self.gap_host = 0
+
+    def _end_wait(self, at_ns: Ns, loads: Sequence[Segment]) -> None:
+        assert self.waiting_since is not None
+        begin = min(max(self.waiting_since, self.cursor), at_ns)
+        if self.pending or any(load.end_ns > begin and load.start_ns < at_ns for load in loads):
+            spans = [*self._pending_spans(), Segment(self.waiting_kind, self.waiting_since, at_ns), *loads]
+            self._sweep(spans, max(at_ns, self.pending_end))
+        elif at_ns > self.cursor:
+            self.segments[_LOST] += begin - self.cursor
+            self.segments[RANK[self.waiting_kind]] += at_ns - begin
+            self.cursor = at_ns
+        self.waiting_since = None
+
+    def _settle(self) -> None:
+        """Account all pending steps."""
+        if len(self.pending) == 1 and self.pending[0][0].start_ns >= self.cursor:
+            shape, role = self.pending.pop()
+            self.segments[_LOST] += shape.start_ns - self.cursor
+            for rank, spent in shape.totals(role):
+                self.segments[rank] += spent
+            self.cursor = shape.end_ns
+        elif self.pending:
+            self._sweep(self._pending_spans(), self.pending_end)
+
+    def _segments_until(self, at_ns: Ns) -> list[Ns]:
+        """What `segments` would be at ``at_ns``; pending steps stay pending, a later one may overlap them."""
+        segments = list(self.segments)
+        for rank, spent in total_by_rank(sweep(self._pending_spans(), self.cursor, at_ns)):
+            segments[rank] += spent
+        return segments
+
+    def _pending_spans(self) -> list[Segment]:
+        return [span for shape, role in self.pending for span in shape.spans(role)]
+
+    def _sweep(self, spans: list[Segment], end_ns: Ns) -> None:
+        for rank, spent in total_by_rank(sweep(spans, self.cursor, end_ns)):
+            self.segments[rank] += spent
+        self.pending.clear()
+        self.cursor = max(self.cursor, end_ns)
