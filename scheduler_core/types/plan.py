@@ -71,7 +71,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class GrantResult:
-    """What one grant yielded: a token id (None when the grant did not sample) and whether it was the last one.
+    """What one grant yielded: a token id, and whether it was the request's last one.
+
+    The id is None when the grant did not sample, and on targets whose tokens have no ids (`Grant.samples` says whether
+    there is a token at all).
 
     ``tie_margin`` is the distance of the two best logits when it was below the engine's declared tolerance, so that
     another batch shape may pick the other token; None otherwise.

@@ -1,0 +1,246 @@
+"""The one loop: deliver what is due, plan, launch, wait, complete. Simulated and real executors differ only in time."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from scheduler_core.drive.agenda import ARRIVE, Agenda
+from scheduler_core.drive.ports import Executor, Sink, Stop
+from scheduler_core.request.spec import RequestSpec
+from scheduler_core.sched.plan import Completed, Ended, Planned
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.errors import ExecutorError
+from scheduler_core.types.plan import StepResult
+from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.records import Arrived, Finished, Record, RunFinished, Step, Tie
+from scheduler_core.types.time import Ns
+
+FAILURES_IN_A_ROW = 3
+
+
+class Schedulable(Protocol):
+    """What the driver asks of an instance; see `scheduler_core.sched.instance.Instance`."""
+
+    def submit(self, spec: RequestSpec, now_ns: Ns) -> Ended | None: ...
+    def close_arrivals(self) -> None: ...
+    def plan(self, now_ns: Ns) -> Planned | None: ...
+    def complete(self, result: StepResult) -> Completed: ...
+    def abort(self, request: int, *, outcome: Outcome = ..., reason: str = ...) -> Ended | None: ...
+    def next_wakeup(self, now_ns: Ns) -> Ns | None: ...
+    def open_requests(self) -> list[int]: ...
+    def take_records(self) -> list[Record]: ...
+    def check(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DriveReport:
+    """How a run ended. ``outcomes`` counts requests and adds up to those of the plan when ``complete``."""
+
+    complete: bool
+    reason: str
+    steps: int
+    outcomes: dict[str, int]
+    end_ns: Ns
+    laws_checked: int
+    plan_digests: tuple[str, ...]
+
+
+@dataclass(kw_only=True)
+class Driver:
+    """Plays planned requests through an instance on an executor, and writes the evidence.
+
+    ``cancels`` are (request index, time) at which its client gives up. The laws are checked every ``law_interval``
+    steps and at the end. ``prefix_block_size`` is that of the arrival plan. With ``keep_digests`` the report carries
+    every plan's digest, for comparing two runs step by step.
+    """
+
+    instance: Schedulable
+    requests: Sequence[PlannedRequest]
+    executor: Executor
+    sink: Sink
+    stop: Stop
+    on_progress: Callable[[int, int], None] | None = None
+    prefix_block_size: int = 16
+    cancels: Iterable[tuple[int, Ns]] = ()
+    law_interval: int = 64
+    keep_digests: bool = False
+    _agenda: Agenda = field(init=False)
+    _tokens: dict[int, list[int]] = field(init=False, default_factory=dict)
+    _outcomes: dict[str, int] = field(init=False, default_factory=dict)
+    _digests: list[str] = field(init=False, default_factory=list)
+    _steps: int = field(init=False, default=0)
+    _laws: int = field(init=False, default=0)
+    _failures: int = field(init=False, default=0)
+    _total: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._agenda = Agenda(self.requests, self.cancels)
+        self._total = len(self.requests)
+
+    def run(self) -> DriveReport:
+        """Play to the end: all requests ended, stopped from outside, or the executor failed for good.
+
+        Raises:
+            LawError: a law of the core is broken; a fault of the program, never of the workload.
+            ExecutorError: the executor answered something impossible.
+        """
+        while self._ended < self._total:
+            if self.stop():
+                return self._end(complete=False, reason="stopped", outcome=Outcome.CANCELLED)
+            if self._failures >= FAILURES_IN_A_ROW:
+                reason = f"{self._failures} steps failed in a row"
+                return self._end(complete=False, reason=reason, outcome=Outcome.FAILED)
+            self._deliver(self.executor.now_ns())
+            now = self.executor.now_ns()
+            planned = self.instance.plan(now)
+            self._write_all(self.instance.take_records())
+            if planned is None:
+                self._idle(now)
+            else:
+                self._play(planned)
+        return self._end(complete=True, reason="every request ended", outcome=Outcome.CANCELLED)
+
+    # --- one turn ----------------------------------------------------------------------------------------------
+
+    def _play(self, planned: Planned) -> None:
+        if self.keep_digests:
+            self._digests.append(planned.plan.digest())
+        self.executor.launch(planned.plan)
+        result = self._await()
+        self._deliver(result.available_ns)  # a cancel that came while the step ran is not undone by its end
+        completed = self.instance.complete(result)
+        self._steps += 1
+        self._failures = self._failures + 1 if result.failure is not None else 0
+        self._write_step(planned, result)
+        self._collect(planned, result, completed)
+        if self._steps % self.law_interval == 0:
+            self._check()
+
+    def _await(self) -> StepResult:
+        while True:
+            due = self._agenda.next_ns()
+            result = self.executor.wait(due)
+            if result is not None:
+                return result
+            if due is None:
+                raise ExecutorError("the executor returned from waiting for a step without one")
+            self._deliver(max(due, self.executor.now_ns()))
+
+    def _idle(self, now_ns: Ns) -> None:
+        times = [at for at in (self._agenda.next_ns(), self.instance.next_wakeup(now_ns)) if at is not None]
+        if not times and self._ended < self._total:
+            raise ExecutorError(f"{self._total - self._ended} requests are open, but nothing is due any more")
+        if times and self.executor.wait(min(times)) is not None:
+            raise ExecutorError("a step came back, but none was launched")
+
+    def _deliver(self, now_ns: Ns) -> None:
+        while (due := self._agenda.take_due(now_ns)) is not None:
+            if due.kind == ARRIVE:
+                self._arrive(self._agenda.requests[due.request], due.at_ns, now_ns)
+            else:
+                ended = self.instance.abort(due.request)
+                if ended is not None:
+                    self._write_ended(ended, now_ns)
+        if not self._agenda.undelivered:
+            self.instance.close_arrivals()
+
+    def _arrive(self, planned: PlannedRequest, at_ns: Ns, seen_ns: Ns) -> None:
+        self.sink.write(
+            Arrived(
+                at_ns,
+                seen_ns,
+                planned.index,
+                planned.prompt_tokens,
+                planned.output_limit,
+                planned.tenant,
+                planned.tier,
+            )
+        )
+        self.executor.open(planned)
+        spec = RequestSpec.from_planned(planned, arrival_ns=at_ns, prefix_block_size=self.prefix_block_size)
+        refused = self.instance.submit(spec, seen_ns)
+        if refused is not None:
+            self._write_ended(refused, seen_ns)
+
+    # --- evidence ----------------------------------------------------------------------------------------------
+
+    def _write_step(self, planned: Planned, result: StepResult) -> None:
+        plan, now = planned.plan, planned.occupancy
+        grants = [
+            (g.request, g.epoch, g.start, g.length, g.phase.value, int(g.samples), g.hit_tokens) for g in plan.grants
+        ]
+        self.sink.write(
+            Step(
+                id=plan.id,
+                digest=plan.digest(),
+                planned_ns=planned.planned_ns,
+                available_ns=result.available_ns,
+                grants=grants,
+                lanes=[(lane.kind, lane.resource, lane.start_ns, lane.end_ns) for lane in result.lanes],
+                stalled=list(planned.stalled),
+                kv_used=now.kv_used,
+                kv_cached=now.kv_cached,
+                kv_free=now.kv_free,
+                waiting=now.waiting,
+                running=now.running,
+                paused=now.paused,
+                budget=planned.budget,
+            )
+        )
+
+    def _collect(self, planned: Planned, result: StepResult, completed: Completed) -> None:
+        for number, request in completed.emitted:
+            answer = result.grants[number]
+            tokens = self._tokens.setdefault(request, [])
+            if answer.token is not None:
+                tokens.append(answer.token)
+            if answer.tie_margin is not None:
+                grant = planned.plan.grants[number]
+                self.sink.write(Tie(request, grant.start + grant.length, answer.tie_margin))
+        for ended in completed.ended:
+            self._write_ended(ended, result.available_ns)
+
+    def _write_ended(self, ended: Ended, at_ns: Ns) -> None:
+        tokens = self._tokens.pop(ended.request, None)
+        self.sink.write(
+            Finished(
+                at_ns=at_ns,
+                request=ended.request,
+                outcome=ended.outcome.value,
+                stage=ended.stage,
+                reason=ended.reason,
+                output_tokens=ended.output_tokens,
+                need=ended.need,
+                have=ended.have,
+                tokens=tokens or None,
+            )
+        )
+        self._outcomes[ended.outcome.value] = self._outcomes.get(ended.outcome.value, 0) + 1
+        self.executor.close(ended.request)
+        self._agenda.ended(ended.request, at_ns)
+        if self.on_progress is not None:
+            self.on_progress(self._ended, self._total)
+
+    def _write_all(self, records: list[Record]) -> None:
+        for record in records:
+            self.sink.write(record)
+
+    @property
+    def _ended(self) -> int:
+        return sum(self._outcomes.values())
+
+    def _check(self) -> None:
+        self.instance.check()
+        self._laws += 1
+
+    def _end(self, *, complete: bool, reason: str, outcome: Outcome) -> DriveReport:
+        now = self.executor.now_ns()
+        for request in self.instance.open_requests():
+            ended = self.instance.abort(request, outcome=outcome, reason=reason)
+            if ended is not None:
+                self._write_ended(ended, now)
+        self._write_all(self.instance.take_records())
+        self._check()
+        self.sink.write(RunFinished(now, complete, reason, self._steps, self._laws))
+        digests = tuple(self._digests)
+        return DriveReport(complete, reason, self._steps, dict(self._outcomes), now, self._laws, digests)

@@ -1,0 +1,130 @@
+"""The account of KV blocks: every block is in exactly one place.
+
+::
+
+    clean-free   holds nothing anyone knows
+    cached-free  nobody uses it, its content is indexed and may be hit again
+    leased       in the table of one or more requests (the lease count)
+    fenced       released, but an executor may still be writing or reading it
+
+Law: clean + cached + leased + fenced = total, and the lease counts add up to the lengths of all tables.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from scheduler_core.kv.freelist import FreeList
+from scheduler_core.kv.prefix import PrefixIndex
+from scheduler_core.types.errors import CallerError, LawError
+
+
+class Ledger:
+    """Leases blocks, and keeps free ones in the order of V-24: unknown content first, then least recently released."""
+
+    __slots__ = ("_fenced", "_free", "_index", "_leases", "cached", "first", "total")
+
+    def __init__(self, total: int, index: PrefixIndex, *, first: int = 0) -> None:
+        self.total = total
+        self.first = first
+        self.cached = 0
+        self._index = index
+        self._free = FreeList(total, first=first)
+        self._leases: dict[int, int] = {}
+        self._fenced: dict[int, list[int]] = {}
+
+    @property
+    def free(self) -> int:
+        """Blocks that can be allocated now, cached ones included."""
+        return len(self._free)
+
+    @property
+    def clean(self) -> int:
+        """Free blocks that hold nothing known."""
+        return len(self._free) - self.cached
+
+    @property
+    def used(self) -> int:
+        """Blocks leased or fenced."""
+        return self.total - len(self._free)
+
+    def leases(self, block: int) -> int:
+        """How many tables hold ``block``."""
+        return self._leases.get(block, 0)
+
+    def free_order(self) -> list[int]:
+        """Free blocks, next to be allocated first. O(free)."""
+        return list(self._free)
+
+    def allocate(self, count: int) -> list[int]:
+        """Lease the next ``count`` free blocks, dropping what the index knew of them; `CallerError` if too few."""
+        if count > len(self._free):
+            raise CallerError(f"{count} blocks asked for, {len(self._free)} are free")
+        blocks = [self._free.pop_front() for _ in range(count)]
+        for block in blocks:
+            self._leases[block] = 1
+            if self._index.forget(block):
+                self.cached -= 1
+        return blocks
+
+    def adopt(self, blocks: Sequence[int]) -> None:
+        """Lease blocks found in the index; a free one leaves the middle of the free list (V-25)."""
+        for block in blocks:
+            count = self._leases.get(block, 0)
+            if count == 0:
+                self._free.remove(block)
+                self.cached -= 1
+            self._leases[block] = count + 1
+
+    def idle(self, blocks: Iterable[int]) -> int:
+        """How many of ``blocks`` are free: adopting them would shrink what can be allocated (V-10)."""
+        return sum(1 for block in blocks if block not in self._leases)
+
+    def publish(self, key: Hashable, block: int) -> None:
+        """The index learns what a leased block holds."""
+        self._index.publish(key, block)
+
+    def release(self, table: Sequence[int], *, fence: int | None = None) -> None:
+        """End one lease of each block, last block first (V-24), at once or when ``fence`` is lifted."""
+        freed = []
+        for block in reversed(table):
+            count = self._leases.get(block, 0)
+            if count < 1:
+                raise CallerError(f"block {block} is not leased")
+            if count > 1:
+                self._leases[block] = count - 1
+            else:
+                del self._leases[block]
+                freed.append(block)
+        if fence is None:
+            self._settle(freed)
+        elif freed:
+            self._fenced.setdefault(fence, []).extend(freed)
+
+    def lift(self, fence: int) -> None:
+        """Nothing touches the blocks behind ``fence`` any more: they are free. Unknown fences are ignored."""
+        self._settle(self._fenced.pop(fence, []))
+
+    def check(self, tables: Iterable[Sequence[int]]) -> None:
+        """Conservation over ``tables``; `LawError` with every term. O(total)."""
+        self._free.check()
+        counted: dict[int, int] = {}
+        for table in tables:
+            for block in table:
+                counted[block] = counted.get(block, 0) + 1
+        fenced = [block for blocks in self._fenced.values() for block in blocks]
+        cached = sum(1 for block in self._free if block in self._index)
+        terms = f"clean {self.clean} + cached {self.cached} + leased {len(self._leases)} + fenced {len(fenced)}"
+        if len(self._free) + len(self._leases) + len(fenced) != self.total or cached != self.cached:
+            raise LawError(f"{terms} != total {self.total} (cached blocks counted: {cached})")
+        if counted != self._leases:
+            raise LawError(f"lease counts {self._leases} differ from block tables {counted}")
+        places = [*self._free, *self._leases, *fenced]
+        if sorted(places) != list(range(self.first, self.first + self.total)):
+            raise LawError(f"a block is in two places or in none: {sorted(places)}")
+
+    def _settle(self, blocks: list[int]) -> None:
+        for block in blocks:
+            if block in self._index:
+                self._free.push_back(block)
+                self.cached += 1
+            else:
+                self._free.push_front(block)

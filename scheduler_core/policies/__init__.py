@@ -1,0 +1,1 @@
+"""Named policies: reusable parts, compositions of them, and descriptions that need neither."""

@@ -1,0 +1,189 @@
+"""What each policy is and takes, as pure description: forms, API and command line read this, never the planner.
+
+A package adds policies with an entry point in the group ``headway.policies`` that names a `Manifest`.
+"""
+
+import difflib
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from scheduler_core.spec.policy import SECTIONS, PolicySpec
+from scheduler_core.types.errors import InputError, Problem
+
+GROUP = "headway.policies"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A policy for people: ``settable`` maps each dotted setting that applies to its help text.
+
+    ``defaults`` fills every setting that has a default; ``builder`` names the function that composes the policy, as
+    ``module:function``, and is imported only by whoever runs it.
+    """
+
+    name: str
+    version: str
+    title: str
+    summary: str
+    citation: str
+    defaults: PolicySpec
+    settable: dict[str, str]
+    builder: str
+
+
+_POOL = {
+    "cache.blocks": "KV blocks of the pool. Absent: as many as the target has.",
+    "cache.block_size": "Tokens per KV block.",
+    "cache.prefix": "Reuse of equal prompt beginnings: none, or hash (chained block identities).",
+    "pools.layout": "One instance that does everything.",
+}
+_QUEUE = {
+    "batch.size": "Most requests running at once.",
+    "batch.token_budget": "Most tokens computed in one step, prefill and decode together.",
+    "batch.queue_limit": "Most waiting requests; newcomers beyond are rejected. 0: none.",
+}
+
+STATIC = Manifest(
+    name="static",
+    version="1",
+    title="Static batching",
+    summary="Forms a batch when idle, prefills it together, decodes it until its last member ends; nobody joins.",
+    citation="Headway's reference, rules ST-01 to ST-04.",
+    defaults=PolicySpec.model_validate(
+        {
+            "policy": "static",
+            "order": {"by": "arrival"},
+            "cache": {"block_size": 16, "prefix": "none", "admit": "limit"},
+            "batch": {"size": 8, "token_budget": 8192, "chunked_prefill": True, "max_wait_ms": 0, "queue_limit": 0},
+            "pools": {"layout": "single"},
+        }
+    ),
+    settable={
+        **_POOL,
+        **_QUEUE,
+        "batch.size": "Requests in a batch.",
+        "batch.max_wait_ms": "Longest wait for a full batch after its oldest request arrived. 0: start at once.",
+    },
+    builder="scheduler_core.policies.presets:static",
+)
+
+VLLM_V1 = Manifest(
+    name="vllm_v1",
+    version="0.33.0",
+    title="Continuous batching as vLLM V1",
+    summary="Requests join and leave at every step; prompts are computed in chunks beside decodes; paged KV blocks, "
+    "preemption by recomputation, prefix cache.",
+    citation="vLLM 0.33.0, v1/core/sched; rules V-01 to V-30.",
+    defaults=PolicySpec.model_validate(
+        {
+            "policy": "vllm_v1",
+            "order": {"by": "arrival"},
+            "cache": {"block_size": 16, "prefix": "hash", "watermark": 0, "admit": "known"},
+            "batch": {
+                "size": 64,
+                "token_budget": 2048,
+                "chunked_prefill": True,
+                "long_prefill_cap": 0,
+                "queue_limit": 0,
+            },
+            "pools": {"layout": "single"},
+        }
+    ),
+    settable={
+        "order.by": "Waiting requests by arrival, or by tier priority and then arrival; also decides who is preempted.",
+        **_POOL,
+        "cache.watermark": "Share of the pool kept free when a request is admitted beside running ones.",
+        "cache.admit": "Room that must be in sight to admit: known tokens, or prompt + output limit (never preempts).",
+        **_QUEUE,
+        "batch.chunked_prefill": "Whether a prompt may be computed over several steps.",
+        "batch.long_prefill_cap": "Most prompt tokens a request gets in a step while others are there. 0: no cap.",
+    },
+    builder="scheduler_core.policies.presets:vllm_v1",
+)
+
+BUILT_IN = (STATIC, VLLM_V1)
+
+
+@cache
+def _installed() -> dict[str, Manifest]:
+    found = {manifest.name: manifest for manifest in BUILT_IN}
+    for entry in entry_points(group=GROUP):
+        manifest = entry.load()
+        if not isinstance(manifest, Manifest):
+            raise InputError([Problem(entry.value, f"entry point {entry.name!r} names no policy manifest")])
+        if manifest.name in found:
+            raise InputError([Problem(entry.value, f"a policy named {manifest.name!r} exists already")])
+        found[manifest.name] = manifest
+    return found
+
+
+def manifests() -> dict[str, Manifest]:
+    """All policies by name: the built-in ones, then those of installed packages."""
+    return dict(_installed())
+
+
+def manifest_of(name: str) -> Manifest:
+    """The policy called ``name``; `InputError` suggests the nearest name."""
+    known = _installed()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        raise InputError([Problem("policy", f"no policy is called {name!r}; {hint}")])
+    return known[name]
+
+
+def resolve(spec: PolicySpec) -> PolicySpec:
+    """``spec`` with every default of its preset written out.
+
+    Raises:
+        InputError: the preset is unknown, or a setting that it does not take is set.
+    """
+    manifest = manifest_of(spec.policy)
+    problems: list[Problem] = []
+    merged: dict[str, Any] = {"policy": spec.policy}
+    for section in SECTIONS:
+        default: dict[str, Any] = getattr(manifest.defaults, section).model_dump()
+        given: dict[str, Any] = getattr(spec, section).model_dump(exclude_none=True)
+        for key, value in given.items():
+            if f"{section}.{key}" not in manifest.settable and value != default[key]:
+                problems.append(_not_taken(manifest, section, key, default[key]))
+        merged[section] = {**default, **given}
+    if problems:
+        raise InputError(problems)
+    return PolicySpec.model_validate(merged)
+
+
+def _not_taken(manifest: Manifest, section: str, key: str, fixed: object) -> Problem:
+    takes = [name for name in manifest.settable if name.startswith(f"{section}.")]
+    always = "" if fixed is None else f" (always {fixed!r})"
+    return Problem(
+        f"{section}.{key}",
+        f"does not apply to policy {manifest.name!r}{always}; of this section it takes {', '.join(takes) or 'nothing'}",
+    )
+
+
+def check_against(spec: PolicySpec, *, model_length: int, kv_blocks: int) -> None:
+    """Refuse, when it is saved, a policy that could never serve what its target allows.
+
+    ``model_length`` is the longest sequence of the target's model in tokens, ``kv_blocks`` its pool.
+
+    Raises:
+        InputError: names each setting and what would be right.
+    """
+    full = resolve(spec)
+    problems: list[Problem] = []
+    budget = full.batch.token_budget
+    if full.batch.chunked_prefill is False and budget is not None and budget < model_length - 1:
+        problems.append(
+            Problem(
+                "batch.token_budget",
+                f"{budget} is below the model's longest prompt ({model_length - 1} tokens) and chunked_prefill is off, "
+                f"so longer prompts could never run; use at least {model_length - 1}, or switch chunked_prefill on",
+            )
+        )
+    if full.cache.blocks is not None and full.cache.blocks > kv_blocks:
+        problems.append(Problem("cache.blocks", f"{full.cache.blocks} is more than the {kv_blocks} of the target"))
+    if problems:
+        raise InputError(problems)

@@ -1,0 +1,166 @@
+"""Reusable answers to the questions of `scheduler_core.sched.policy`; each names the rules it implements."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduler_core.sched.decisions import Candidate, Deferral, Pass, Passes, Serve
+from scheduler_core.sched.view import RequestView, View
+from scheduler_core.types.reasons import Defer, Preempt
+from scheduler_core.types.time import Ns
+
+# --- order ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ByArrival:
+    """First come, first served (V-02)."""
+
+    def key(self, request: RequestView) -> tuple[int, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class ByPriority:
+    """Smaller priority first, then arrival time, then order of submission (V-02).
+
+    A preempted request has no bonus: one of equal priority that arrived earlier goes first.
+    """
+
+    def key(self, request: RequestView) -> tuple[int, ...]:
+        return (request.spec.priority, request.spec.arrival_ns)
+
+
+# --- shape ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunningThenWaiting:
+    """Serve running requests in order of admission, then admit with what is left of the budget (V-01)."""
+
+    _passes = Passes((Pass(Serve.ALL), Pass(Serve.WAITING)))
+
+    def passes(self, view: View) -> Passes:
+        return RunningThenWaiting._passes
+
+    def wake_ns(self, view: View) -> Ns | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBatches:
+    """Form a batch when idle, prefill it, decode it to the end; nobody joins (ST-01, ST-03, ST-04).
+
+    ``max_wait_ns`` 0 takes whoever waits; else a batch smaller than ``size`` waits until its oldest request is that
+    old, or no more can arrive.
+    """
+
+    size: int
+    max_wait_ns: Ns = 0
+
+    def passes(self, view: View) -> Passes:
+        if view.running:
+            prefills = any(request.prefilling for request in view.running_requests())
+            running = Pass(Serve.PREFILLS if prefills else Serve.DECODES)
+            return Passes((running,), closed=Deferral(Defer.BATCH_RUNNING, 1, 0))
+        due = self.wake_ns(view)
+        if due is not None and due > view.now_ns:
+            return Passes((), closed=Deferral(Defer.WAITING_FOR_BATCH, self.size, view.waiting))
+        return Passes((Pass(Serve.WAITING),))
+
+    def wake_ns(self, view: View) -> Ns | None:
+        head = view.head()
+        if view.running or head is None or view.waiting >= self.size or view.arrivals_over:
+            return None
+        return head.spec.arrival_ns + self.max_wait_ns
+
+
+# --- chunk ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRequest:
+    """As much as the budget allows."""
+
+    def limit(self, request: RequestView, view: View) -> int:
+        return request.debt
+
+
+@dataclass(frozen=True, slots=True)
+class LongPrefillCap:
+    """At most ``cap`` tokens a grant while another request runs or waits (V-07, V-09)."""
+
+    cap: int
+
+    def limit(self, request: RequestView, view: View) -> int:
+        return self.cap if view.running + view.waiting > 1 else request.debt
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTokens:
+    """Room for prompt and emitted tokens must be in sight, nothing is kept for later (V-11)."""
+
+    pledges: bool = False
+
+    def tokens(self, request: RequestView) -> int:
+        return request.known
+
+
+@dataclass(frozen=True, slots=True)
+class WorstCase:
+    """Room for prompt and declared output limit must be in sight and stays promised: never preempts (ST-02)."""
+
+    pledges: bool = True
+
+    def tokens(self, request: RequestView) -> int:
+        return request.worst_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class RoomAboveWatermark:
+    """Admit if the reserve fits in what is free and not promised, less a watermark beside running requests (V-12)."""
+
+    watermark_blocks: int = 0
+
+    def decide(self, candidate: Candidate, view: View) -> Deferral | None:
+        have = view.free_blocks - candidate.idle_hits - view.pledged_blocks
+        if view.running:
+            have -= self.watermark_blocks
+        if candidate.reserve_blocks <= have:
+            return None
+        return Deferral(Defer.NO_BLOCKS, candidate.reserve_blocks, have)
+
+
+# --- victim ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LastAdmitted:
+    """The request admitted last (V-14, first-come-first-served)."""
+
+    reason: Preempt = Preempt.NO_BLOCKS
+
+    def pick(self, requester: RequestView, running: Iterable[RequestView]) -> RequestView | None:
+        return max(running, key=lambda request: request.run_seq)
+
+
+@dataclass(frozen=True, slots=True)
+class WorstPriority:
+    """The request with the largest (priority, arrival) (V-14, priority)."""
+
+    reason: Preempt = Preempt.NO_BLOCKS
+
+    def pick(self, requester: RequestView, running: Iterable[RequestView]) -> RequestView | None:
+        return max(running, key=lambda r: (r.spec.priority, r.spec.arrival_ns, r.seq))
+
+
+@dataclass(frozen=True, slots=True)
+class Nobody:
+    """Nobody is ever stopped: room was promised at admission."""
+
+    reason: Preempt = Preempt.NO_BLOCKS
+
+    def pick(self, requester: RequestView, running: Iterable[RequestView]) -> RequestView | None:
+        return None

@@ -1,0 +1,104 @@
+"""Named policies as compositions of parts, and the way from a spec to an instance."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import cast
+
+from scheduler_core.policies.manifests import manifest_of, resolve
+from scheduler_core.policies.parts import (
+    ByArrival,
+    ByPriority,
+    KnownTokens,
+    LastAdmitted,
+    LongPrefillCap,
+    Nobody,
+    RoomAboveWatermark,
+    RunningThenWaiting,
+    WholeBatches,
+    WholeRequest,
+    WorstCase,
+    WorstPriority,
+)
+from scheduler_core.sched.decisions import Place, Retain
+from scheduler_core.sched.instance import Instance
+from scheduler_core.sched.policy import Limits, PolicySet
+from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.types.errors import InputError, Problem
+from scheduler_core.types.time import ns_from_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What the target offers: usable KV blocks, and the longest sequence of its model in tokens."""
+
+    kv_blocks: int
+    model_length: int
+
+
+def static(spec: PolicySpec, limits: Limits) -> PolicySet:
+    """Static batching, the reference (ST-01 to ST-04)."""
+    return PolicySet(
+        name="static",
+        limits=limits,
+        order=ByArrival(),
+        shape=WholeBatches(limits.size, ns_from_ms(spec.batch.max_wait_ms or 0)),
+        chunk=WholeRequest(),
+        reserve=WorstCase(),
+        admission=RoomAboveWatermark(),
+        victim=Nobody(),
+        requeue=Place.FRONT,
+        retain=Retain.BATCH,
+        prefix_cache=spec.cache.prefix == "hash",
+        admits_without_budget=True,
+    )
+
+
+def vllm_v1(spec: PolicySpec, limits: Limits) -> PolicySet:
+    """Continuous batching with chunked prefill and paged KV, after vLLM 0.33.0 (V-01 to V-30, one instance)."""
+    by_priority = spec.order.by == "priority"
+    return PolicySet(
+        name="vllm_v1",
+        limits=limits,
+        order=ByPriority() if by_priority else ByArrival(),
+        shape=RunningThenWaiting(),
+        chunk=LongPrefillCap(spec.batch.long_prefill_cap) if spec.batch.long_prefill_cap else WholeRequest(),
+        reserve=WorstCase() if spec.cache.admit == "limit" else KnownTokens(),
+        admission=RoomAboveWatermark(int((spec.cache.watermark or 0) * limits.kv_blocks)),
+        victim=WorstPriority() if by_priority else LastAdmitted(),
+        requeue=Place.BY_KEY if by_priority else Place.FRONT,
+        prefix_cache=spec.cache.prefix == "hash",
+    )
+
+
+def build_policy(spec: PolicySpec, capacity: Capacity) -> PolicySet:
+    """The policy of ``spec`` for a target of ``capacity``; `InputError` when it cannot be built."""
+    full = resolve(spec)
+    module, _, function = manifest_of(full.policy).builder.partition(":")
+    builder = cast(Callable[[PolicySpec, Limits], PolicySet], getattr(import_module(module), function))
+    return builder(full, _limits(full, capacity))
+
+
+def build_instance(spec: PolicySpec, capacity: Capacity) -> Instance:
+    """An instance that schedules by ``spec``; ``cache.blocks`` may lower the pool, never raise it."""
+    return Instance(build_policy(spec, capacity))
+
+
+def _limits(spec: PolicySpec, capacity: Capacity) -> Limits:
+    numbers = {
+        "batch.size": spec.batch.size,
+        "batch.token_budget": spec.batch.token_budget,
+        "cache.block_size": spec.cache.block_size,
+    }
+    missing = [Problem(where, "is missing, and the policy has no default") for where, n in numbers.items() if n is None]
+    if missing:
+        raise InputError(missing)
+    return Limits(
+        size=numbers["batch.size"] or 1,
+        token_budget=numbers["batch.token_budget"] or 1,
+        block_size=numbers["cache.block_size"] or 1,
+        kv_blocks=min(spec.cache.blocks or capacity.kv_blocks, capacity.kv_blocks),
+        model_length=capacity.model_length,
+        chunked=spec.batch.chunked_prefill is not False,
+        queue_limit=spec.batch.queue_limit or 0,
+    )

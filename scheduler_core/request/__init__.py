@@ -1,0 +1,1 @@
+"""One request as the core knows it: description, lifecycle and progress."""

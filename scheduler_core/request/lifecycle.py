@@ -1,0 +1,52 @@
+"""States of a request and the only legal ways between them, as data."""
+
+from enum import Enum, auto
+
+from scheduler_core.types.errors import CallerError
+
+
+class State(Enum):
+    """Where a live request is; each has exactly one."""
+
+    QUEUED = auto()
+    RUNNING = auto()
+    PAUSED = auto()
+    ENDED = auto()
+
+
+class Event(Enum):
+    """What can happen to a request."""
+
+    ADMIT = auto()
+    PREEMPT = auto()
+    PAUSE = auto()
+    RESUME = auto()
+    FINISH = auto()
+    FAIL = auto()
+    ABORT = auto()
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.QUEUED, Event.ADMIT): State.RUNNING,
+    (State.QUEUED, Event.FINISH): State.ENDED,  # preempted while its last step was in flight (V-18)
+    (State.QUEUED, Event.FAIL): State.ENDED,
+    (State.QUEUED, Event.ABORT): State.ENDED,
+    (State.RUNNING, Event.PREEMPT): State.QUEUED,
+    (State.RUNNING, Event.PAUSE): State.PAUSED,
+    (State.RUNNING, Event.FINISH): State.ENDED,
+    (State.RUNNING, Event.FAIL): State.ENDED,
+    (State.RUNNING, Event.ABORT): State.ENDED,
+    (State.PAUSED, Event.RESUME): State.RUNNING,
+    (State.PAUSED, Event.PREEMPT): State.QUEUED,
+    (State.PAUSED, Event.FAIL): State.ENDED,
+    (State.PAUSED, Event.ABORT): State.ENDED,
+}
+
+
+def next_state(state: State, event: Event) -> State:
+    """The state after ``event``; `CallerError` for a pair that is not in `TRANSITIONS`."""
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        legal = ", ".join(e.name for s, e in TRANSITIONS if s is state) or "nothing"
+        raise CallerError(f"{event.name} is illegal for a {state.name} request; legal: {legal}") from None

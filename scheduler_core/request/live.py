@@ -1,0 +1,82 @@
+"""A request inside an instance."""
+
+from scheduler_core.request.lifecycle import Event, State, next_state
+from scheduler_core.request.progress import Progress
+from scheduler_core.request.spec import RequestSpec
+from scheduler_core.types.plan import Phase
+
+
+class LiveRequest(Progress):
+    """Progress of a request with its place, its block table and what policies may ask about it.
+
+    ``stop_at`` is the number of known tokens at which it ends by length. ``table`` holds its block ids in order,
+    ``keys`` the prefix identities of its full blocks as far as needed, ``published`` how many of them are indexed.
+    ``lost_until`` is the position up to which tokens had been computed before the last preemption.
+    """
+
+    __slots__ = (
+        "hit_tokens",
+        "keys",
+        "lost_until",
+        "pledge",
+        "preemptions",
+        "published",
+        "run_seq",
+        "seq",
+        "spec",
+        "state",
+        "stop_at",
+        "table",
+    )
+
+    def __init__(self, spec: RequestSpec, *, seq: int, model_length: int) -> None:
+        super().__init__(spec.prompt_tokens)
+        self.spec = spec
+        self.seq = seq
+        self.state = State.QUEUED
+        self.stop_at = min(spec.prompt_tokens + spec.output_limit, model_length)
+        self.table: list[int] = []
+        self.keys: list[object] = []
+        self.published = 0
+        self.pledge = 0
+        self.hit_tokens = 0
+        self.preemptions = 0
+        self.run_seq = -1
+        self.lost_until = 0
+
+    @property
+    def id(self) -> int:
+        """Identity given by the caller."""
+        return self.spec.id
+
+    @property
+    def emitted(self) -> int:
+        """Output tokens so far."""
+        return self.known - self.spec.prompt_tokens
+
+    @property
+    def worst_tokens(self) -> int:
+        """Most positions whose KV can ever be written: the last emitted token's never is."""
+        return self.stop_at - 1
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether more than the newest token is still to be granted."""
+        return self.known + self.promised - self.granted > 1 or self.granted < self.spec.prompt_tokens
+
+    @property
+    def stage(self) -> str:
+        """``queue``, ``prefill`` or ``decode``: where it would be found now."""
+        if self.state is State.QUEUED:
+            return "queue"
+        return "decode" if self.emitted else "prefill"
+
+    def phase(self) -> Phase:
+        """What the next grant's compute is for: again, for the prompt, or for the next token."""
+        if self.granted < self.lost_until:
+            return Phase.RECOMPUTE
+        return Phase.PREFILL if self.granted < self.spec.prompt_tokens else Phase.DECODE
+
+    def apply(self, event: Event) -> None:
+        """Go through the lifecycle table; an illegal event raises and changes nothing."""
+        self.state = next_state(self.state, event)

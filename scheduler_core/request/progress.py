@@ -1,0 +1,75 @@
+"""Cursors of a request: what is known, planned and done.
+
+In tokens of prompt + emitted output::
+
+    0 ........ confirmed ........ granted ........ known ........ known + promised
+      KV written and   in flight           not yet        one token for each sampling
+      reported back                        scheduled      grant still in flight
+
+Planning uses *granted*, release and confirmed publication use *confirmed*: there is no optimistic counter to roll
+back. ``epoch`` rises when a request loses its blocks, so that an answer to an older grant is recognised.
+"""
+
+from scheduler_core.types.errors import CallerError
+
+
+class Progress:
+    """The cursors; every change keeps ``0 <= confirmed <= granted <= known + promised``."""
+
+    __slots__ = ("confirmed", "epoch", "granted", "known", "promised")
+
+    def __init__(self, prompt_tokens: int) -> None:
+        self.known = prompt_tokens
+        self.promised = 0
+        self.granted = 0
+        self.confirmed = 0
+        self.epoch = 0
+
+    @property
+    def debt(self) -> int:
+        """Tokens still to be granted: prefill, resume and decode are the same arithmetic."""
+        return self.known + self.promised - self.granted
+
+    def adopt(self, hit_tokens: int) -> None:
+        """Start at ``hit_tokens``: their KV was found in the prefix cache."""
+        if self.granted or not 0 <= hit_tokens < self.known:
+            raise CallerError(f"cannot adopt {hit_tokens} of {self.known} known tokens at {self.granted} granted")
+        self.granted = self.confirmed = hit_tokens
+
+    def grant(self, length: int) -> bool:
+        """Plan ``length`` more tokens; true when the last of them yields a new token."""
+        if not 0 < length <= self.debt:
+            raise CallerError(f"cannot grant {length} tokens with {self.debt} left to grant")
+        self.granted += length
+        samples = self.granted == self.known + self.promised
+        self.promised += samples
+        return samples
+
+    def confirm(self, end: int, *, sampled: bool) -> None:
+        """A step came back: KV is written up to ``end``, and one token was emitted if ``sampled``."""
+        self.confirmed = end
+        if sampled:
+            self.known += 1
+            self.promised -= 1
+
+    def deliver_late(self) -> None:
+        """The token of a step planned before the blocks were lost still counts as emitted (V-18)."""
+        self.known += 1
+        self.promised -= 1
+
+    def restart(self, *, revoked_sample: bool) -> int:
+        """Blocks are lost: forget computed tokens, keep emitted ones (V-16); returns the tokens lost.
+
+        ``revoked_sample`` says that a grant of the step being planned, which would have sampled, is taken back.
+        """
+        lost = self.confirmed
+        self.granted = self.confirmed = 0
+        self.promised -= revoked_sample
+        self.epoch += 1
+        return lost
+
+    def check(self) -> str | None:
+        """What is wrong with the cursors, or None."""
+        if 0 <= self.confirmed <= self.granted <= self.known + self.promised:
+            return None
+        return f"confirmed {self.confirmed} <= granted {self.granted} <= known {self.known} + {self.promised} fails"

@@ -1,0 +1,50 @@
+"""The immutable description of a request that schedulers are given."""
+
+from dataclasses import dataclass
+
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.errors import CallerError
+from scheduler_core.types.time import Ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSpec:
+    """What may be known of a request on arrival; the true output length is not part of it.
+
+    ``prefix_blocks`` are identities of leading prompt blocks of ``prefix_block_size`` tokens; tokens after them are
+    private to ``seed``. ``output_limit`` is the declared most output tokens, at least 1.
+    """
+
+    id: int
+    arrival_ns: Ns
+    prompt_tokens: int
+    output_limit: int
+    tenant: str = "default"
+    tier: str = "default"
+    priority: int = 0
+    seed: int = 0
+    prefix_blocks: tuple[int, ...] = ()
+    prefix_block_size: int = 16
+
+    def __post_init__(self) -> None:
+        if self.prompt_tokens < 1 or self.output_limit < 1 or self.prefix_block_size < 1:
+            raise CallerError(
+                f"request {self.id}: prompt ({self.prompt_tokens}), output limit ({self.output_limit}) and prefix "
+                f"block size ({self.prefix_block_size}) must be at least 1"
+            )
+
+    @classmethod
+    def from_planned(cls, planned: PlannedRequest, *, arrival_ns: Ns, prefix_block_size: int) -> "RequestSpec":
+        """The schedulers' view of a planned request: everything but its true output length."""
+        return cls(
+            id=planned.index,
+            arrival_ns=arrival_ns,
+            prompt_tokens=planned.prompt_tokens,
+            output_limit=planned.output_limit,
+            tenant=planned.tenant,
+            tier=planned.tier,
+            priority=planned.priority,
+            seed=planned.seed,
+            prefix_blocks=planned.prefix_blocks,
+            prefix_block_size=prefix_block_size,
+        )

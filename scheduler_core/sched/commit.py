@@ -1,0 +1,116 @@
+"""Applies the answer to a step: tokens, stops, publication, release."""
+
+from scheduler_core.request.lifecycle import Event, State
+from scheduler_core.request.live import LiveRequest
+from scheduler_core.sched.decisions import Publish, Retain
+from scheduler_core.sched.plan import Completed, Ended, Planned
+from scheduler_core.sched.policy import PolicySet
+from scheduler_core.sched.state import InstanceState
+from scheduler_core.types.errors import ExecutorError
+from scheduler_core.types.plan import Grant, GrantResult, StepResult
+from scheduler_core.types.reasons import Outcome
+
+STOPPED = "stop"
+AT_LIMIT = "length"
+
+
+def commit(state: InstanceState, policy: PolicySet, result: StepResult) -> Completed:
+    """Take the oldest step in flight off the list and apply ``result``.
+
+    Raises:
+        ExecutorError: the result is not for that step or is impossible; nothing has changed.
+    """
+    planned = _expected(state, result)
+    state.in_flight.popleft()
+    state.memory.ledger.lift(planned.plan.id)
+    state.steps_done += 1
+    if result.failure is not None:
+        return Completed((), _fail(state, policy, planned, result.failure))
+    emitted: list[tuple[int, int]] = []
+    ended: list[Ended] = []
+    for number, (grant, answer) in enumerate(zip(planned.plan.grants, result.grants, strict=True)):
+        request = state.requests.get(grant.request)
+        if request is None:
+            continue  # aborted while in flight: results that return later are ignored (V-29)
+        if not _confirm(state, policy, request, grant):
+            continue
+        if grant.samples:
+            emitted.append((number, request.id))
+            if answer.last or request.known >= request.stop_at:
+                ended.append(_finish(state, policy, request, STOPPED if answer.last else AT_LIMIT))
+    release_batch(state)
+    return Completed(tuple(emitted), tuple(ended))
+
+
+def end(
+    state: InstanceState, policy: PolicySet, request: LiveRequest, event: Event, *, outcome: Outcome, reason: str
+) -> Ended:
+    """Remove a live request from wherever it is and give up its blocks, behind a fence while a step is in flight."""
+    stage = request.stage
+    was = request.state
+    request.apply(event)
+    if was is State.QUEUED:
+        state.waiting.remove(request)
+    else:
+        state.running.pop(request.id, None)
+        state.released.append(request.id)
+    del state.requests[request.id]
+    if event is Event.FINISH and policy.retain is Retain.BATCH:
+        state.held.append(request)
+    else:
+        state.memory.release(request, fence=state.fence())
+    return Ended(request.id, outcome, stage, reason, request.emitted)
+
+
+def release_batch(state: InstanceState) -> None:
+    """When nobody of a batch runs any more, give up the slots and blocks of its finished members (ST-04)."""
+    if state.held and not state.running:
+        for request in state.held:
+            state.memory.release(request)
+        state.held.clear()
+
+
+def _expected(state: InstanceState, result: StepResult) -> Planned:
+    if not state.in_flight:
+        raise ExecutorError(f"step {result.plan_id} came back, but none is in flight")
+    planned = state.in_flight[0]
+    if planned.plan.id != result.plan_id:
+        raise ExecutorError(f"step {result.plan_id} came back, but step {planned.plan.id} is the oldest in flight")
+    if result.failure is not None:
+        return planned
+    grants = planned.plan.grants
+    if len(result.grants) != len(grants):
+        raise ExecutorError(f"step {result.plan_id} has {len(grants)} grants, its result {len(result.grants)}")
+    for grant, answer in zip(grants, result.grants, strict=True):
+        if not grant.samples and (answer.last or answer.token is not None):
+            raise ExecutorError(f"step {result.plan_id}: request {grant.request} was to emit nothing, got {answer}")
+    return planned
+
+
+def _confirm(state: InstanceState, policy: PolicySet, request: LiveRequest, grant: Grant) -> bool:
+    """Move the cursors; false when the grant was void."""
+    if request.epoch != grant.epoch:
+        if grant.samples:
+            request.deliver_late()  # preempted while in flight: the token still counts (V-18)
+        return grant.samples
+    request.confirm(grant.start + grant.length, sampled=grant.samples)
+    if policy.publish is Publish.AT_CONFIRM:
+        state.memory.publish(request, request.confirmed)
+    return True
+
+
+def _finish(state: InstanceState, policy: PolicySet, request: LiveRequest, reason: str) -> Ended:
+    return end(state, policy, request, Event.FINISH, outcome=Outcome.FINISHED, reason=reason)
+
+
+def _fail(state: InstanceState, policy: PolicySet, planned: Planned, failure: str) -> tuple[Ended, ...]:
+    live = [state.requests[grant.request] for grant in planned.plan.grants if grant.request in state.requests]
+    ended = tuple(end(state, policy, r, Event.FAIL, outcome=Outcome.FAILED, reason=failure) for r in live)
+    release_batch(state)
+    return ended
+
+
+def void_result(planned: Planned, *, failure: str, now_ns: int) -> StepResult:
+    """The result of a step that failed as a whole."""
+    answers = tuple(GrantResult(None) for _ in planned.plan.grants)
+    return StepResult(planned.plan.id, answers, (), planned.planned_ns, now_ns, failure)

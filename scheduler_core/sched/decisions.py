@@ -1,0 +1,75 @@
+"""Answers that policies give and the planner records."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from scheduler_core.types.reasons import Defer
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """Why a waiting request is passed over, with the compared numbers; ``skip`` lets those behind it be tried."""
+
+    reason: Defer
+    need: int
+    have: int
+    skip: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A waiting request under consideration: what it would take.
+
+    ``reserve_blocks`` is the room that must be in sight beyond cache hits, ``idle_hits`` the hit blocks that are free
+    now and would leave the free list (V-10).
+    """
+
+    reserve_blocks: int
+    idle_hits: int
+
+
+class Serve(Enum):
+    """Which requests a pass serves."""
+
+    ALL = "all running requests, in order of admission"
+    PREFILLS = "running requests with more than the newest token to compute"
+    DECODES = "running requests with only the newest token to compute"
+    WAITING = "waiting requests, in queue order"
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One round of granting within a step; ``ends_step`` when it granted anything."""
+
+    serve: Serve
+    ends_step: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The rounds of a step. ``closed`` says why waiting requests are not looked at when no pass serves them."""
+
+    order: tuple[Pass, ...]
+    closed: Deferral | None = None
+
+
+class Place(Enum):
+    """Where a preempted request waits."""
+
+    FRONT = "before everyone who waits"
+    BACK = "behind everyone who waits"
+    BY_KEY = "where the order's key puts it"
+
+
+class Publish(Enum):
+    """When filled blocks become visible to prefix lookups."""
+
+    AT_GRANT = "while planning, so that the same step can already hit them (V-22)"
+    AT_CONFIRM = "when the step that fills them has come back (G-25)"
+
+
+class Retain(Enum):
+    """When the slot and blocks of a finished request are given up."""
+
+    REQUEST = "as soon as it ends"
+    BATCH = "when its whole batch has ended (ST-04)"

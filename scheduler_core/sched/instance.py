@@ -1,0 +1,149 @@
+"""One serving instance: the facade through which everybody drives the core."""
+
+from scheduler_core.request.lifecycle import Event, State
+from scheduler_core.request.live import LiveRequest
+from scheduler_core.request.spec import RequestSpec
+from scheduler_core.sched.commit import commit, end, release_batch
+from scheduler_core.sched.laws import check_conservation, check_liveness, check_residence
+from scheduler_core.sched.memory import Memory
+from scheduler_core.sched.plan import Completed, Ended, Occupancy, Planned
+from scheduler_core.sched.planner import StateView, StepBuilder
+from scheduler_core.sched.policy import PolicySet
+from scheduler_core.sched.state import InstanceState
+from scheduler_core.types.errors import CallerError
+from scheduler_core.types.plan import StepPlan, StepResult
+from scheduler_core.types.reasons import Outcome, Reject
+from scheduler_core.types.records import Record
+from scheduler_core.types.time import Ns
+
+
+class Instance:
+    """Sans-IO: events with times go in, step plans and records come out; it never reads a clock.
+
+    Up to ``depth`` steps may be in flight (1: plan, complete, plan; 2: plan ahead while one runs).
+    """
+
+    def __init__(self, policy: PolicySet, *, depth: int = 1, first_block: int = 0) -> None:
+        limits = policy.limits
+        self.policy = policy
+        self._depth = depth
+        self._state = InstanceState(
+            Memory(
+                blocks=limits.kv_blocks,
+                block_size=limits.block_size,
+                caching=policy.prefix_cache,
+                first_block=first_block,
+            )
+        )
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def submit(self, spec: RequestSpec, now_ns: Ns) -> Ended | None:
+        """Take in a request; returns why it was refused, or None. What can never be served is refused here.
+
+        Raises:
+            CallerError: a live request has that id.
+        """
+        state = self._state
+        if spec.id in state.requests:
+            raise CallerError(f"request {spec.id} is live already")
+        refusal = self._refuse(spec)
+        if refusal is not None:
+            reason, need, have = refusal
+            return Ended(spec.id, Outcome.REJECTED, "submit", reason.value, 0, need, have)
+        request = LiveRequest(spec, seq=state.next_seq, model_length=self.policy.limits.model_length)
+        state.next_seq += 1
+        state.requests[spec.id] = request
+        state.waiting.push(request, self.policy.order.key(request))
+        return None
+
+    def close_arrivals(self) -> None:
+        """No request will arrive any more, so nothing is worth waiting for."""
+        self._state.arrivals_over = True
+
+    def plan(self, now_ns: Ns) -> Planned | None:
+        """The next step to launch, or None when there is nothing to do now; see `next_wakeup`.
+
+        Raises:
+            CallerError: as many steps are in flight as the instance may have.
+            LawError: unfinished requests exist and nothing will ever move them.
+        """
+        state = self._state
+        if len(state.in_flight) >= self._depth:
+            raise CallerError(f"{len(state.in_flight)} steps are in flight already")
+        builder = StepBuilder(state, self.policy, now_ns)
+        builder.build()
+        if not builder.grants:
+            check_liveness(state, self.next_wakeup(now_ns))
+            return None
+        plan = StepPlan(state.next_step, tuple(builder.grants.values()), tuple(state.released))
+        state.next_step += 1
+        state.released.clear()
+        planned = Planned(plan, now_ns, builder.stalled(), self.occupancy(), self.policy.limits.token_budget)
+        state.in_flight.append(planned)
+        return planned
+
+    def complete(self, result: StepResult) -> Completed:
+        """Apply the answer to the oldest step in flight.
+
+        Raises:
+            ExecutorError: the answer fits no step in flight or is impossible; nothing has changed.
+        """
+        return commit(self._state, self.policy, result)
+
+    def abort(self, request: int, *, outcome: Outcome = Outcome.CANCELLED, reason: str = "cancelled") -> Ended | None:
+        """End a request in any state (V-29); None when it is not live any more. A step of it in flight is ignored."""
+        live = self._state.requests.get(request)
+        if live is None:
+            return None
+        ended = end(self._state, self.policy, live, Event.ABORT, outcome=outcome, reason=reason)
+        release_batch(self._state)
+        return ended
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    def next_wakeup(self, now_ns: Ns) -> Ns | None:
+        """When `plan` may answer differently by time alone; None: only after an event."""
+        state = self._state
+        return self.policy.shape.wake_ns(StateView(state, now_ns, self.policy.limits.token_budget))
+
+    def open_requests(self) -> list[int]:
+        """Ids of live requests in order of submission."""
+        return list(self._state.requests)
+
+    def state_of(self, request: int) -> State:
+        """Where a request is; `State.ENDED` when it is not live (any more)."""
+        live = self._state.requests.get(request)
+        return State.ENDED if live is None else live.state
+
+    def occupancy(self) -> Occupancy:
+        """Counts of blocks and requests now. O(1)."""
+        state, ledger = self._state, self._state.memory.ledger
+        return Occupancy(ledger.used, ledger.cached, ledger.clean, len(state.waiting), len(state.running), 0)
+
+    def free_order(self) -> list[int]:
+        """Free blocks, next to be allocated first."""
+        return self._state.memory.ledger.free_order()
+
+    def take_records(self) -> list[Record]:
+        """Records of decisions since the last call, in order."""
+        records, self._state.records = self._state.records, []
+        return records
+
+    def check(self) -> None:
+        """Conservation and single residence now; `LawError` with every term. Liveness is checked by `plan`."""
+        check_conservation(self._state)
+        check_residence(self._state)
+
+    def _refuse(self, spec: RequestSpec) -> tuple[Reject, int, int] | None:
+        limits, memory = self.policy.limits, self._state.memory
+        if spec.prompt_tokens >= limits.model_length:
+            return Reject.OVER_MODEL_LENGTH, spec.prompt_tokens + 1, limits.model_length
+        worst = min(spec.prompt_tokens + spec.output_limit, limits.model_length) - 1
+        if memory.blocks_for(worst) > limits.kv_blocks:
+            return Reject.NEVER_FITS_POOL, memory.blocks_for(worst), limits.kv_blocks
+        if not limits.chunked and spec.prompt_tokens > limits.token_budget:
+            return Reject.OVER_STEP_BUDGET, spec.prompt_tokens, limits.token_budget
+        if limits.queue_limit and len(self._state.waiting) >= limits.queue_limit:
+            return Reject.QUEUE_FULL, len(self._state.waiting) + 1, limits.queue_limit
+        return None

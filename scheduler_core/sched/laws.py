@@ -1,0 +1,47 @@
+"""The three laws of an instance, checked from its whole state."""
+
+from scheduler_core.request.lifecycle import State
+from scheduler_core.sched.state import InstanceState
+from scheduler_core.types.errors import LawError
+from scheduler_core.types.time import Ns
+
+
+def check_conservation(state: InstanceState) -> None:
+    """Blocks: every one in exactly one account, and leases match the tables. O(blocks)."""
+    tables = [request.table for request in state.running.values()]
+    tables += [request.table for request in state.held]
+    state.memory.ledger.check(tables)
+    pledged = sum(request.pledge for request in state.running.values())
+    pledged += sum(request.pledge for request in state.held)
+    if pledged != state.memory.pledged:
+        raise LawError(f"pledges add up to {pledged}, the account says {state.memory.pledged}")
+
+
+def check_residence(state: InstanceState) -> None:
+    """Requests: each in exactly one place, holding blocks only where it may, with sound cursors. O(requests)."""
+    for request in state.requests.values():
+        waits, runs = request in state.waiting, request.id in state.running
+        if waits != (request.state is State.QUEUED) or runs != (request.state in (State.RUNNING, State.PAUSED)):
+            raise LawError(f"request {request.id} is {request.state.name}; waiting {waits}, running {runs}")
+        if waits and request.table:
+            raise LawError(f"waiting request {request.id} holds blocks {request.table}")
+        if len(request.table) * state.memory.block_size < request.granted:
+            raise LawError(f"request {request.id}: {len(request.table)} blocks hold {request.granted} tokens")
+        wrong = request.check()
+        if wrong:
+            raise LawError(f"request {request.id}: {wrong}")
+    if len(state.waiting) + len(state.running) != len(state.requests):
+        raise LawError(
+            f"{len(state.waiting)} waiting + {len(state.running)} running != {len(state.requests)} live requests"
+        )
+
+
+def check_liveness(state: InstanceState, wake_ns: Ns | None) -> None:
+    """After planning nothing: unfinished requests need a step in flight, or a time at which the policy changes."""
+    if state.requests and not state.in_flight and wake_ns is None:
+        head = state.waiting.head()
+        raise LawError(
+            f"nothing is granted, in flight or due, yet {len(state.waiting)} wait and {len(state.running)} run; "
+            f"head {head.id if head else None}, last deferral {state.deferred}, free {state.memory.ledger.free} of "
+            f"{state.memory.ledger.total} blocks, pledged {state.memory.pledged}"
+        )

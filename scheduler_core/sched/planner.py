@@ -1,0 +1,273 @@
+"""Builds one step: serve, preempt, admit, in the order that the policy's shape says."""
+
+from collections.abc import Callable, Iterable
+
+from scheduler_core.request.lifecycle import Event, State
+from scheduler_core.request.live import LiveRequest
+from scheduler_core.sched.decisions import Candidate, Deferral, Place, Publish, Serve
+from scheduler_core.sched.policy import PolicySet
+from scheduler_core.sched.state import InstanceState
+from scheduler_core.sched.view import RequestView
+from scheduler_core.types.errors import CallerError, LawError
+from scheduler_core.types.plan import Grant, Phase
+from scheduler_core.types.reasons import Defer, Preempt, Stall
+from scheduler_core.types.records import Admitted, Deferred, Preempted
+from scheduler_core.types.time import Ns
+
+_SERVES: dict[Serve, Callable[[LiveRequest], bool]] = {
+    Serve.ALL: lambda request: True,
+    Serve.PREFILLS: lambda request: request.prefilling,
+    Serve.DECODES: lambda request: not request.prefilling,
+}
+
+
+class StateView:
+    """The view of an instance that policies are given."""
+
+    __slots__ = ("_state", "budget_left", "now_ns")
+
+    def __init__(self, state: InstanceState, now_ns: Ns, budget_left: int) -> None:
+        self._state = state
+        self.now_ns = now_ns
+        self.budget_left = budget_left
+
+    @property
+    def free_blocks(self) -> int:
+        return self._state.memory.ledger.free
+
+    @property
+    def total_blocks(self) -> int:
+        return self._state.memory.ledger.total
+
+    @property
+    def pledged_blocks(self) -> int:
+        return self._state.memory.pledged
+
+    @property
+    def running(self) -> int:
+        return len(self._state.running) + len(self._state.held)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._state.waiting)
+
+    @property
+    def arrivals_over(self) -> bool:
+        return self._state.arrivals_over
+
+    def running_requests(self) -> Iterable[RequestView]:
+        return tuple(self._state.running.values())
+
+    def head(self) -> RequestView | None:
+        return self._state.waiting.head()
+
+
+class StepBuilder:
+    """One planning round. Grants revoked inside the round return their budget exactly (V-15)."""
+
+    def __init__(self, state: InstanceState, policy: PolicySet, now_ns: Ns) -> None:
+        self.state = state
+        self.policy = policy
+        self.now_ns = now_ns
+        self._view = StateView(state, now_ns, policy.limits.token_budget)
+        self.grants: dict[int, Grant] = {}
+        self.preempted = False
+        self.deferral: tuple[LiveRequest, Deferral] | None = None
+
+    def build(self) -> None:
+        """Fill `grants`, changing the state as if they were under way."""
+        passes = self.policy.shape.passes(self._view)
+        admits = False
+        for item in passes.order:
+            before = len(self.grants)
+            if item.serve is Serve.WAITING:
+                admits = True
+                self._admit()
+            else:
+                self._serve(_SERVES[item.serve])
+            if item.ends_step and len(self.grants) > before:
+                break
+        if not admits and passes.closed is not None:
+            self._defer_head(passes.closed)
+        self._record_deferral()
+        self._assert_limits()
+
+    def stalled(self) -> tuple[tuple[int, str], ...]:
+        """Resident requests without a grant in this step, with the cause."""
+        if len(self.grants) == len(self.state.running):
+            return ()
+        prefill = any(grant.phase is not Phase.DECODE for grant in self.grants.values())
+        cause = Stall.BUDGET_SPENT if self._view.budget_left == 0 else Stall.HELD_BY_POLICY
+        if self._view.budget_left and prefill:
+            cause = Stall.OTHERS_PREFILL
+        return tuple((request, cause.value) for request in self.state.running if request not in self.grants)
+
+    # --- running requests --------------------------------------------------------------------------------------
+
+    def _serve(self, selects: Callable[[LiveRequest], bool]) -> None:
+        # A copy: the victim loop shortens the running order while it is walked, and must neither revisit a victim
+        # nor skip the request that follows one.
+        for request in tuple(self.state.running.values()):
+            if self._view.budget_left == 0:
+                break
+            if request.state is State.RUNNING and request.id not in self.grants and selects(request):
+                self._serve_one(request)
+
+    def _serve_one(self, request: LiveRequest) -> None:
+        length = min(request.debt, self.policy.chunk.limit(request, self._view), self._view.budget_left)
+        if length <= 0:
+            return  # a zero grant skips this request, not those behind it (V-06)
+        need = self.state.memory.shortage(request, length)
+        if self._make_room(request, need):
+            self._grant(request, length, self.state.memory.grow(request, need))
+
+    def _make_room(self, request: LiveRequest, need: int) -> bool:
+        """Stop victims until ``need`` blocks are free (V-14); false if the requester was one or none is left."""
+        ledger = self.state.memory.ledger
+        while ledger.free < need:
+            picked = self.policy.victim.pick(request, self.state.running.values())
+            if picked is None:
+                return False
+            victim = self.state.running[picked.id]
+            self._preempt(victim, self.policy.victim.reason)
+            if victim is request:
+                return False
+        return True
+
+    def _preempt(self, victim: LiveRequest, reason: Preempt) -> None:
+        revoked = self.grants.pop(victim.id, None)
+        if revoked is not None:
+            self._view.budget_left += revoked.length
+        preempt(self.state, self.policy, victim, revoked=revoked, reason=reason, now_ns=self.now_ns)
+        self.preempted = True
+
+    # --- waiting requests --------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        if self.preempted and not self.policy.admits_after_preemption:
+            self._defer_head(Deferral(Defer.PREEMPTED_THIS_STEP, 0, 0))
+            return
+        waiting = self.state.waiting
+        skipped = []
+        while (head := waiting.head()) is not None:
+            deferral = self._try_admit(head)
+            if deferral is None:
+                continue
+            if self.deferral is None:
+                self.deferral = (head, deferral)
+            if not deferral.skip:
+                break
+            skipped.append(waiting.take())
+        for entry in skipped:
+            waiting.restore(entry)
+
+    def _try_admit(self, head: LiveRequest) -> Deferral | None:
+        limits, memory = self.policy.limits, self.state.memory
+        resident = len(self.state.running) + len(self.state.held)
+        if resident >= limits.size:
+            return Deferral(Defer.BATCH_FULL, resident + 1, limits.size)
+        if head.promised:  # its last step before preemption is still in flight (V-03)
+            return Deferral(Defer.PREEMPTED_THIS_STEP, 0, 0, skip=True)
+        hits = memory.match(head)
+        want = head.known - len(hits) * memory.block_size
+        length = self._first_length(head, want)
+        if length == 0 and not self.policy.admits_without_budget:
+            return Deferral(Defer.NO_BUDGET, min(want, limits.token_budget), self._view.budget_left)
+        reserve = memory.blocks_for(max(self.policy.reserve.tokens(head), head.known)) - len(hits)
+        idle = memory.ledger.idle(hits)
+        deferral = self.policy.admission.decide(Candidate(reserve, idle), self._view)
+        if deferral is not None:
+            return deferral
+        self._start(head, hits, reserve)
+        if length:
+            self._grant(head, length, (*hits, *memory.grow(head, memory.shortage(head, length))), first=True)
+        return None
+
+    def _first_length(self, head: LiveRequest, want: int) -> int:
+        """Tokens of an admission's first grant; 0 when it has to wait for budget.
+
+        Without chunking a request comes whole or not at all (V-08). One that outgrew the whole budget before it was
+        preempted is served in pieces all the same: it could never come back otherwise.
+        """
+        limits = self.policy.limits
+        length = min(want, self.policy.chunk.limit(head, self._view), self._view.budget_left)
+        if limits.chunked or length == want:
+            return length
+        outgrown = head.preemptions > 0 and want > limits.token_budget
+        return length if outgrown and self._view.budget_left == limits.token_budget else 0
+
+    def _start(self, request: LiveRequest, hits: list[int], reserve: int) -> None:
+        state = self.state
+        state.waiting.remove(request)
+        request.apply(Event.ADMIT)
+        request.run_seq = state.next_run
+        state.next_run += 1
+        state.running[request.id] = request
+        state.memory.adopt(request, hits)
+        if self.policy.reserve.pledges:
+            state.memory.pledge(request, reserve)
+        resumed = request.preemptions > 0
+        state.records.append(
+            Admitted(self.now_ns, request.id, request.epoch, request.hit_tokens, resumed, state.next_step)
+        )
+
+    # --- both --------------------------------------------------------------------------------------------------
+
+    def _grant(self, request: LiveRequest, length: int, blocks: tuple[int, ...], *, first: bool = False) -> None:
+        start, phase = request.granted, request.phase()
+        samples = request.grant(length)
+        self._view.budget_left -= length
+        hit = request.hit_tokens if first else 0
+        self.grants[request.id] = Grant(request.id, request.epoch, start, length, blocks, samples, phase, hit)
+        if self.policy.publish is Publish.AT_GRANT:
+            self.state.memory.publish(request, min(request.granted, request.known))
+
+    def _defer_head(self, deferral: Deferral) -> None:
+        head = self.state.waiting.head()
+        if head is not None:
+            self.deferral = (head, deferral)
+
+    def _record_deferral(self) -> None:
+        if self.deferral is None:
+            self.state.deferred = None
+            return
+        request, why = self.deferral
+        mark = (request.id, why.reason.value)
+        if mark != self.state.deferred:
+            self.state.deferred = mark
+            self.state.records.append(Deferred(self.now_ns, request.id, why.reason.value, why.need, why.have))
+
+    def _assert_limits(self) -> None:
+        limits = self.policy.limits
+        granted = sum(grant.length for grant in self.grants.values())
+        if granted + self._view.budget_left != limits.token_budget or self._view.budget_left < 0:
+            raise LawError(f"granted {granted} + left {self._view.budget_left} != budget {limits.token_budget}")
+        if len(self.state.running) + len(self.state.held) > limits.size:
+            raise LawError(f"{len(self.state.running)} running + {len(self.state.held)} held > {limits.size}")
+
+
+def preempt(
+    state: InstanceState, policy: PolicySet, victim: LiveRequest, *, revoked: Grant | None, reason: Preempt, now_ns: Ns
+) -> None:
+    """Take a running request's blocks and put it back into the queue (V-16).
+
+    Steps execute in launch order, so its blocks may be written by a later step even while one of its own is still in
+    flight; they need no fence. ``revoked`` is its grant in the step being planned.
+    """
+    if victim.state is not State.RUNNING:
+        raise CallerError(f"request {victim.id} is {victim.state.name}, not RUNNING")
+    victim.apply(Event.PREEMPT)
+    del state.running[victim.id]
+    state.released.append(victim.id)
+    epoch = victim.epoch
+    lost = victim.restart(revoked_sample=revoked is not None and revoked.samples)
+    victim.lost_until = max(victim.lost_until, lost)
+    victim.preemptions += 1
+    held = state.memory.release(victim)
+    if policy.requeue is Place.FRONT:
+        state.waiting.push_front(victim)
+    elif policy.requeue is Place.BACK:
+        state.waiting.push_back(victim, policy.order.key(victim))
+    else:
+        state.waiting.push(victim, policy.order.key(victim))
+    state.records.append(Preempted(now_ns, victim.id, epoch, reason.value, held, lost, state.next_step))

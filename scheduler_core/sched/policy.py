@@ -1,0 +1,100 @@
+"""The narrow questions a policy answers, and the bundle of answers that makes a policy.
+
+Rules for implementers: no clock, no randomness, no state unless the part says so; totally ordered answers with the
+arrival sequence last; O(log n) per request and step; each part names the rule ids it implements.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from scheduler_core.sched.decisions import Candidate, Deferral, Passes, Place, Publish, Retain
+from scheduler_core.sched.view import RequestView, View
+from scheduler_core.types.reasons import Preempt
+from scheduler_core.types.time import Ns
+
+
+class Order(Protocol):
+    """In which order are waiting requests considered?"""
+
+    def key(self, request: RequestView) -> tuple[int, ...]:
+        """Smaller is earlier; equal keys go by arrival sequence. Must not change while the request waits."""
+
+
+class Shape(Protocol):
+    """Which classes of requests are served in which order, and may they share a step?"""
+
+    def passes(self, view: View) -> Passes:
+        """The rounds of the step about to be planned."""
+
+    def wake_ns(self, view: View) -> Ns | None:
+        """When the answer may change by time alone; None: only by events."""
+
+
+class Chunk(Protocol):
+    """How many tokens may one grant have at most?"""
+
+    def limit(self, request: RequestView, view: View) -> int:
+        """Upper bound of a grant, budget aside."""
+
+
+class Reserve(Protocol):
+    """How much memory must be in sight to admit?"""
+
+    @property
+    def pledges(self) -> bool:
+        """Whether the room is kept for the request afterwards, so that it never has to be preempted."""
+
+    def tokens(self, request: RequestView) -> int:
+        """Positions for which there must be room."""
+
+
+class Admission(Protocol):
+    """May this waiting request come in now?"""
+
+    def decide(self, candidate: Candidate, view: View) -> Deferral | None:
+        """None admits."""
+
+
+class Victim(Protocol):
+    """Whom to stop when ``requester`` cannot get a block?"""
+
+    @property
+    def reason(self) -> Preempt:
+        """Why its victims are stopped."""
+
+    def pick(self, requester: RequestView, running: Iterable[RequestView]) -> RequestView | None:
+        """A running request, possibly the requester itself; None if nobody may be stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Plain numbers of a policy. ``token_budget`` is per step, all phases; ``queue_limit`` 0 means none."""
+
+    size: int
+    token_budget: int
+    block_size: int
+    kv_blocks: int
+    model_length: int
+    chunked: bool = True
+    queue_limit: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySet:
+    """A complete policy for one instance."""
+
+    name: str
+    limits: Limits
+    order: Order
+    shape: Shape
+    chunk: Chunk
+    reserve: Reserve
+    admission: Admission
+    victim: Victim
+    requeue: Place
+    publish: Publish = Publish.AT_GRANT
+    retain: Retain = Retain.REQUEST
+    prefix_cache: bool = False
+    admits_without_budget: bool = False
+    admits_after_preemption: bool = False

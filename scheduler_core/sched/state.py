@@ -1,0 +1,38 @@
+"""The mutable state of an instance: who is where. Only the planner, commit and control modules change it."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from scheduler_core.request.live import LiveRequest
+from scheduler_core.sched.memory import Memory
+from scheduler_core.sched.plan import Planned
+from scheduler_core.sched.waiting import WaitingQueue
+from scheduler_core.types.records import Record
+
+
+@dataclass(slots=True)
+class InstanceState:
+    """Requests by place, the pool, steps in flight, and records not yet taken.
+
+    ``running`` is in order of admission. ``held`` are finished requests whose slot and blocks stay taken until their
+    batch ends. ``deferred`` is the last reported (request, reason), so that a record is written only on change.
+    """
+
+    memory: Memory
+    requests: dict[int, LiveRequest] = field(default_factory=dict)
+    waiting: WaitingQueue = field(default_factory=WaitingQueue)
+    running: dict[int, LiveRequest] = field(default_factory=dict)
+    held: list[LiveRequest] = field(default_factory=list)
+    in_flight: deque[Planned] = field(default_factory=deque)
+    released: list[int] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    deferred: tuple[int, str] | None = None
+    arrivals_over: bool = False
+    next_seq: int = 0
+    next_run: int = 0
+    next_step: int = 0
+    steps_done: int = 0
+
+    def fence(self) -> int | None:
+        """The newest step in flight, behind which released blocks must wait; None when nothing is."""
+        return self.in_flight[-1].plan.id if self.in_flight else None

@@ -1,0 +1,82 @@
+"""What policies may look at: numbers and read-only summaries, never the objects the planner changes."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from scheduler_core.types.time import Ns
+
+
+class SpecView(Protocol):
+    """The declared part of a request."""
+
+    @property
+    def arrival_ns(self) -> Ns: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def output_limit(self) -> int: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def tier(self) -> str: ...
+    @property
+    def priority(self) -> int: ...
+
+
+class RequestView(Protocol):
+    """One request as a policy sees it. The true output length is not there to be read."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def run_seq(self) -> int: ...
+    @property
+    def spec(self) -> SpecView: ...
+    @property
+    def known(self) -> int: ...
+    @property
+    def granted(self) -> int: ...
+    @property
+    def emitted(self) -> int: ...
+    @property
+    def debt(self) -> int: ...
+    @property
+    def worst_tokens(self) -> int: ...
+    @property
+    def preemptions(self) -> int: ...
+    @property
+    def prefilling(self) -> bool: ...
+
+
+class View(Protocol):
+    """State of the instance at the moment of a question; nothing is computed before it is asked for."""
+
+    @property
+    def now_ns(self) -> Ns: ...
+    @property
+    def budget_left(self) -> int: ...
+    @property
+    def free_blocks(self) -> int: ...
+    @property
+    def total_blocks(self) -> int: ...
+    @property
+    def pledged_blocks(self) -> int:
+        """Free blocks promised to running requests that were admitted for all they can ever need."""
+
+    @property
+    def running(self) -> int:
+        """Taken batch slots."""
+
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def arrivals_over(self) -> bool:
+        """Whether no further request can arrive."""
+
+    def running_requests(self) -> Iterable[RequestView]:
+        """In order of admission."""
+
+    def head(self) -> RequestView | None:
+        """The first waiting request."""

@@ -1,0 +1,80 @@
+"""The waiting queue: ordered by the policy's key, with O(log n) insertion and removal."""
+
+import heapq
+from collections.abc import Iterator
+
+from scheduler_core.request.live import LiveRequest
+
+_Entry = tuple[int, tuple[int, ...], int, int, LiveRequest]
+
+
+class WaitingQueue:
+    """A heap of (rank, key, place, number of the entry, request).
+
+    ``rank`` 0 is for requests put at the front, of which the latest comes first; 1 for all others. Removed entries
+    stay in the heap until they surface.
+    """
+
+    __slots__ = ("_entries", "_fronts", "_heap", "_number")
+
+    def __init__(self) -> None:
+        self._heap: list[_Entry] = []
+        self._entries: dict[int, int] = {}  # request id -> number of its valid entry
+        self._fronts = 0
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, request: LiveRequest) -> bool:
+        return request.id in self._entries
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        """In queue order. O(n log n)."""
+        return (entry[4] for entry in sorted(self._heap, key=lambda e: e[:4]) if self._valid(entry))
+
+    def push(self, request: LiveRequest, key: tuple[int, ...]) -> None:
+        """Insert by ``key``, then by arrival sequence."""
+        self._insert(1, key, request.seq, request)
+
+    def push_front(self, request: LiveRequest) -> None:
+        """Insert before everyone."""
+        self._fronts -= 1
+        self._insert(0, (), self._fronts, request)
+
+    def push_back(self, request: LiveRequest, key: tuple[int, ...]) -> None:
+        """Insert behind all that wait with an equal key."""
+        self._insert(1, key, (1 << 62) + self._number, request)
+
+    def head(self) -> LiveRequest | None:
+        """The next request, not removed. Amortised O(log n)."""
+        heap = self._heap
+        while heap:
+            if self._valid(heap[0]):
+                return heap[0][4]
+            heapq.heappop(heap)
+        return None
+
+    def remove(self, request: LiveRequest) -> None:
+        """Take ``request`` out; `KeyError` if it does not wait."""
+        del self._entries[request.id]
+
+    def take(self) -> _Entry:
+        """Remove and return the head's entry, which `restore` can put back to its place."""
+        self.head()
+        entry = heapq.heappop(self._heap)
+        del self._entries[entry[4].id]
+        return entry
+
+    def restore(self, entry: _Entry) -> None:
+        """Put back an entry that `take` returned."""
+        self._entries[entry[4].id] = entry[3]
+        heapq.heappush(self._heap, entry)
+
+    def _insert(self, rank: int, key: tuple[int, ...], place: int, request: LiveRequest) -> None:
+        self._number += 1
+        self._entries[request.id] = self._number
+        heapq.heappush(self._heap, (rank, key, place, self._number, request))
+
+    def _valid(self, entry: _Entry) -> bool:
+        return self._entries.get(entry[4].id) == entry[3]

@@ -1,0 +1,65 @@
+"""Executes plans on a simulated clock."""
+
+from scheduler_core.sim.cost import StepCost
+from scheduler_core.spec.target import Profile
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.errors import ExecutorError
+from scheduler_core.types.intervals import COMPUTE, DEVICE, Lane
+from scheduler_core.types.plan import Grant, GrantResult, StepPlan, StepResult
+from scheduler_core.types.shape import shape_of
+from scheduler_core.types.time import Ns
+
+_NOTHING = GrantResult(None)
+_TOKEN = GrantResult(None)
+_LAST = GrantResult(None, last=True)
+
+
+class SimulatedExecutor:
+    """Jumps its clock to the next completion. It alone knows how long each answer really is.
+
+    Its tokens have no ids. ``noise_seed`` None makes durations exact.
+    """
+
+    def __init__(self, *, profile: Profile, noise_seed: int | None = None) -> None:
+        self._cost = StepCost(profile, noise_seed)
+        self._now: Ns = 0
+        self._launched: StepResult | None = None
+        self._true_output: dict[int, int] = {}
+        self._emitted: dict[int, int] = {}
+
+    def now_ns(self) -> Ns:
+        return self._now
+
+    def open(self, request: PlannedRequest) -> None:
+        self._true_output[request.index] = request.output_tokens
+        self._emitted[request.index] = 0
+
+    def launch(self, plan: StepPlan) -> None:
+        if self._launched is not None:
+            raise ExecutorError(f"step {plan.id} launched while step {self._launched.plan_id} runs")
+        end = self._now + self._cost.step_ns(shape_of(plan), plan.id)
+        answers = tuple([self._answer(grant) for grant in plan.grants])
+        lanes = (Lane(COMPUTE, DEVICE, self._now, end),)
+        self._launched = StepResult(plan.id, answers, lanes, self._now, end)
+
+    def wait(self, until_ns: Ns | None) -> StepResult | None:
+        result = self._launched
+        if result is not None and (until_ns is None or result.available_ns <= until_ns):
+            self._launched = None
+            self._now = result.available_ns
+            return result
+        if until_ns is None:
+            raise ExecutorError("asked to wait for a step, but none was launched")
+        self._now = max(self._now, until_ns)
+        return None
+
+    def close(self, request: int) -> None:
+        self._true_output.pop(request, None)
+        self._emitted.pop(request, None)
+
+    def _answer(self, grant: Grant) -> GrantResult:
+        if not grant.samples:
+            return _NOTHING
+        emitted = self._emitted[grant.request] + 1
+        self._emitted[grant.request] = emitted
+        return _LAST if emitted >= self._true_output[grant.request] else _TOKEN

@@ -1,0 +1,41 @@
+"""What a step computes, reduced to the numbers its duration depends on.
+
+The engine's calibration fits `spec.target.Affine` to these, and the modelled target evaluates it on them, so both must
+count alike: here.
+"""
+
+from dataclasses import dataclass
+
+from scheduler_core.types.plan import Phase, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """Inputs of a step's cost.
+
+    ``context_tokens`` are the KV positions read by decoding requests, the new one included; ``prefill_pairs`` the
+    (query, key) pairs of causal prefill and recompute attention.
+    """
+
+    prefill_tokens: int
+    decode_requests: int
+    context_tokens: int
+    prefill_pairs: int
+
+
+def causal_pairs(start: int, length: int) -> int:
+    """(query, key) pairs when positions ``start .. start + length - 1`` each see all positions up to themselves."""
+    return length * start + length * (length + 1) // 2
+
+
+def shape_of(plan: StepPlan) -> StepShape:
+    """The shape of a plan. O(grants)."""
+    prefill = decode = context = pairs = 0
+    for grant in plan.grants:
+        if grant.phase is Phase.DECODE:
+            decode += 1
+            context += grant.start + grant.length
+        else:
+            prefill += grant.length
+            pairs += causal_pairs(grant.start, grant.length)
+    return StepShape(prefill, decode, context, pairs)
