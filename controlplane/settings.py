@@ -4,6 +4,8 @@ Embedded by default: SQLite, a local Valkey started by the supervisor, files und
 ``DATABASE_URL`` and ``REDIS_URL`` set the same code is a team deployment.
 """
 
+import shlex
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,7 @@ INSTALLED_APPS = [
     "controlplane.live",
     "controlplane.api",
     "controlplane.ui",
+    "controlplane.dispatch",
     "controlplane.embedded",
 ]
 
@@ -154,6 +157,12 @@ RUN_LEASE = timedelta(seconds=env.number("HEADWAY_LEASE_S", 12))
 RUN_REAP_EVERY = timedelta(seconds=env.number("HEADWAY_REAP_S", 3))
 RUN_REDISPATCH_AFTER = timedelta(seconds=env.number("HEADWAY_REDISPATCH_S", 20))
 RUN_STOP_GRACE = timedelta(seconds=env.number("HEADWAY_STOP_GRACE_S", 5))
+RUN_COMMAND = shlex.split(env.text("HEADWAY_RUN_COMMAND", f"{shlex.quote(sys.executable)} -m gpu_runner.run"))
+RUN_CALIBRATE_COMMAND = shlex.split(
+    env.text("HEADWAY_CALIBRATE_COMMAND", f"{shlex.quote(sys.executable)} -m gpu_runner.calibrate")
+)
+DEVICE_KIND = env.text("HEADWAY_DEVICE_KIND", "cpu")  # what a worker started with these settings drives
+DEVICE_INDEX = int(env.number("HEADWAY_DEVICE_INDEX", 0))
 RUN_DISPATCH_AHEAD = int(env.number("HEADWAY_DISPATCH_AHEAD", 2))  # unclaimed messages out per device kind
 RUN_QUEUE_LIMIT = int(env.number("HEADWAY_QUEUE_LIMIT", 500))  # waiting runs per person
 RUN_EVIDENCE_MAX_BYTES = int(env.number("HEADWAY_EVIDENCE_MAX_MB", 2048)) * 1024 * 1024  # per attempt

@@ -1,4 +1,4 @@
-"""Reads of evidence. Who may see a run may see its evidence; callers take the run from `controlplane.runs.selectors`."""
+"""Reads of evidence. Who may see a run may see its evidence; callers get the run from its selectors."""
 
 from typing import Any
 

@@ -56,7 +56,7 @@ def import_trace(
         try:
             dataset.save(force_insert=True)
         except Exception:
-            default_storage.delete(dataset.file.name)
+            default_storage.delete(str(dataset.file.name))
             raise
     return dataset
 
@@ -231,7 +231,7 @@ def delete_dataset(*, dataset: Dataset, user: User) -> None:
     require_change(user, dataset)
     if dataset.versions.exists():
         raise ConflictError("a workload plays this trace; it cannot be deleted")
-    name = dataset.file.name
+    name = str(dataset.file.name)
     with transaction.atomic():
         dataset.delete()
         transaction.on_commit(lambda: default_storage.delete(name))

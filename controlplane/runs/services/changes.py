@@ -1,6 +1,5 @@
 """The one conditional update under every change of a run's state."""
 
-from datetime import datetime
 from typing import Any
 
 from django.db import transaction
@@ -15,18 +14,24 @@ NO_LEASE: dict[str, Any] = {"lease_worker": "", "lease_device": "", "lease_expir
 
 
 def change_state(
-    *, run: Run, to: State, actor: str, reason: str = "", condition: Q | None = None, **changes: Any
+    *,
+    run: Run,
+    to: State,
+    actor: str,
+    reason: str = "",
+    condition: Q | None = None,
+    fields: dict[str, Any] | None = None,
 ) -> bool:
     """Move ``run`` as last read to ``to``; False when the row has moved on meanwhile (nothing is written then).
 
-    The update is conditional on id, attempt and state as read, and on ``condition``. It behaves alike on SQLite and
-    PostgreSQL, with no row locks. ``run`` itself is brought up to date on success. A transition that
-    `TRANSITIONS` does not list is a fault of the program.
+    The update is conditional on id, attempt and state as read, and on ``condition``; ``fields`` are set with it. It
+    behaves alike on SQLite and PostgreSQL, with no row locks. ``run`` itself is brought up to date on success. A
+    transition that `TRANSITIONS` does not list is a fault of the program.
     """
     before = State(run.state)
     if to not in TRANSITIONS[before]:
         raise ValueError(f"a run cannot go from {before} to {to}")
-    changes |= {"state": to, "reason": reason}
+    changes = {**(fields or {}), "state": to, "reason": reason}
     if to in TERMINAL_STATES:
         changes |= NO_LEASE | {"finished_at": timezone.now(), "eta_s": None}
     attempt = run.attempt
@@ -49,14 +54,20 @@ def end_attempt(*, run: Run, number: int, outcome: str, reason: str, log_tail: s
     )
 
 
-def queue_attempt(*, run: Run, actor: str, reason: str, due_at: datetime | None = None, **changes: Any) -> bool:
+def queue_attempt(
+    *,
+    run: Run,
+    actor: str,
+    reason: str,
+    condition: Q | None = None,
+    fields: dict[str, Any] | None = None,
+) -> bool:
     """Send ``run`` back to the queue under its next attempt number; False when it has moved on meanwhile."""
     with transaction.atomic():
         number = run.attempt + 1
         fresh = {"dispatched_at": None, "started_at": None, "finished_at": None, "done": 0, "eta_s": None}
-        moved = change_state(
-            run=run, to=State.QUEUED, actor=actor, reason=reason, attempt=number, **NO_LEASE, **fresh, **changes
-        )
+        changes = NO_LEASE | fresh | {"attempt": number} | (fields or {})
+        moved = change_state(run=run, to=State.QUEUED, actor=actor, reason=reason, condition=condition, fields=changes)
         if moved:
-            Outbox.objects.create(run=run, attempt=number, due_at=due_at or timezone.now())
+            Outbox.objects.create(run=run, attempt=number)
     return moved

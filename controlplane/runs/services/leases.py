@@ -36,11 +36,16 @@ def claim(*, run_id: str, attempt: int, worker: str, device: str) -> Run | None:
     if run is None or run.cancel_requested_at is not None:
         return None
     now = timezone.now()
-    lease = {"lease_worker": worker, "lease_device": device, "lease_expires_at": now + settings.RUN_LEASE}
+    lease: dict[str, Any] = {
+        "lease_worker": worker,
+        "lease_device": device,
+        "lease_expires_at": now + settings.RUN_LEASE,
+    }
+    lease |= {"started_at": now}
     try:
         with transaction.atomic():
             unasked = Q(cancel_requested_at=None)
-            if not change_state(run=run, to=State.STARTING, actor=worker, condition=unasked, started_at=now, **lease):
+            if not change_state(run=run, to=State.STARTING, actor=worker, condition=unasked, fields=lease):
                 return None
             Attempt.objects.create(run=run, number=attempt, worker=worker)
     except IntegrityError:  # one_run_per_device
@@ -121,7 +126,7 @@ def finish(
                 change_state(run=run, to=State.RUNNING, actor=run.lease_worker)
             if State(run.state) is State.RUNNING and outcome == State.SUCCEEDED:
                 change_state(run=run, to=State.FINALISING, actor=run.lease_worker)
-            if change_state(run=run, to=outcome, actor=run.lease_worker, reason=reason, summary=summary):
+            if change_state(run=run, to=outcome, actor=run.lease_worker, reason=reason, fields={"summary": summary}):
                 end_attempt(run=run, number=attempt, outcome=outcome, reason=reason, log_tail=log_tail)
                 return True
     return False
@@ -135,7 +140,8 @@ def release(*, run_id: str, attempt: int, reason: str, log_tail: str = "") -> bo
         return False
     with transaction.atomic():
         # Being interrupted by an orderly stop does not use up one of the run's attempts.
-        moved = queue_attempt(run=run, actor=run.lease_worker, reason=reason, max_attempts=run.max_attempts + 1)
+        again = {"max_attempts": run.max_attempts + 1}
+        moved = queue_attempt(run=run, actor=run.lease_worker, reason=reason, fields=again)
         if moved:
             end_attempt(run=run, number=attempt, outcome="released", reason=reason, log_tail=log_tail)
     return moved

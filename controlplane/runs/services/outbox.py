@@ -70,7 +70,7 @@ def _send(run: Run, send: Send) -> bool:
     now = timezone.now()
     row.update(sent_at=now, sends=F("sends") + 1)
     if run.state == State.QUEUED:
-        change_state(run=run, to=State.DISPATCHED, actor=ACTOR, dispatched_at=now)
+        change_state(run=run, to=State.DISPATCHED, actor=ACTOR, fields={"dispatched_at": now})
     else:
         Run.objects.filter(pk=run.pk, attempt=run.attempt, state=State.DISPATCHED).update(dispatched_at=now)
     return True

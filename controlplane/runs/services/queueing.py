@@ -66,7 +66,7 @@ def request_cancel(*, run: Run, user: User, reason: str = "") -> Run:
             raise ConflictError(f"the run has already ended: {run.state}")
         asked = {"cancel_requested_at": run.cancel_requested_at or timezone.now(), "cancel_requested_by": user}
         if run.state in WAITING_STATES:
-            if change_state(run=run, to=State.CANCELLED, actor=user.get_username(), reason=reason, **asked):
+            if change_state(run=run, to=State.CANCELLED, actor=user.get_username(), reason=reason, fields=asked):
                 return run
         elif run.cancel_requested_at or _flag(run, asked):
             return run
@@ -110,10 +110,10 @@ def retry_run(*, run: Run, user: User) -> Run:
     if run.state not in (State.FAILED, State.CANCELLED, State.LOST):
         raise ConflictError(f"only a failed, cancelled or lost run can be retried; this one is {run.state}")
     check_quota(owner=run.owner, wanted=1)
-    fresh = {"cancel_requested_at": None, "cancel_requested_by": None, "summary": None}
+    fresh: dict[str, Any] = {"cancel_requested_at": None, "cancel_requested_by": None, "summary": None}
     # A person's retry buys at least one more execution, whatever the automatic limit was.
     fresh["max_attempts"] = max(run.max_attempts, run.attempt + 1)
     reason = f"retried by {user.get_username()}"
-    if not queue_attempt(run=run, actor=user.get_username(), reason=reason, **fresh):
+    if not queue_attempt(run=run, actor=user.get_username(), reason=reason, fields=fresh):
         raise ConflictError("the run changed at that moment; look again")
     return run

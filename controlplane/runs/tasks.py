@@ -1,0 +1,30 @@
+"""The Celery side of runs: one task, whose message is only a doorbell."""
+
+from celery import shared_task
+
+from controlplane.runs.models import Run
+from controlplane.runs.supervision.supervisor import supervise
+from controlplane.runs.supervision.worker import this_worker
+
+
+@shared_task(name="controlplane.runs.tasks.execute", bind=True)  # type: ignore[untyped-decorator]
+def execute(self, run_id: str, attempt: int) -> None:  # type: ignore[no-untyped-def]
+    """Execute an attempt of a run, if it is still wanted and nobody has it."""
+    supervise(run_id=run_id, attempt=attempt, place=this_worker(self.request.hostname))
+
+
+def queue_name(device_kind: str) -> str:
+    """The Celery queue of a device kind."""
+    return f"headway.{device_kind}"
+
+
+def ring(run: Run) -> None:
+    """Send the message of a run's current attempt; `BrokerDownError` when no broker answers."""
+    from kombu.exceptions import OperationalError
+
+    from controlplane.errors import BrokerDownError
+
+    try:
+        execute.apply_async((run.pk, run.attempt), queue=queue_name(run.device_kind), retry=False)
+    except (OperationalError, ConnectionError) as error:
+        raise BrokerDownError(f"the message broker does not answer: {error}") from error
