@@ -106,7 +106,9 @@ def worker(device_kind: str) -> Program:
     argv += ["--queues", f"headway.{device_kind}", "--hostname", f"headway-{device_kind}@%h"]
     argv += ["--pool", "prefork", "--concurrency", "1", "--prefetch-multiplier", "1", "-O", "fair"]
     argv += ["--without-gossip", "--without-mingle"]
-    return Program(f"worker-{device_kind}", argv, ready=_says(" ready."), ready_s=90)
+    return Program(
+        f"worker-{device_kind}", argv, ready=_says(" ready."), ready_s=90, env={"HEADWAY_DEVICE_KIND": device_kind}
+    )
 
 
 def _says(words: str) -> Callable[[str], bool]:

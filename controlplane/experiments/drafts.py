@@ -9,6 +9,7 @@ from controlplane.policies.models import PolicyVersion
 from controlplane.policies.selectors import versions_visible_to as policy_versions
 from controlplane.workloads.models import WorkloadVersion
 from controlplane.workloads.selectors import versions_visible_to as workload_versions
+from scheduler_core.policies.manifests import resolve
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
@@ -76,8 +77,6 @@ def read_draft(data: object, *, user: User) -> Draft:
 
 
 def _resolve_arms(spec: ExperimentSpec) -> dict[str, PolicySpec]:
-    from scheduler_core.policies.manifests import resolve
-
     resolved: dict[str, PolicySpec] = {}
     problems: list[Problem] = []
     for name, policy in spec.arms.items():

@@ -6,6 +6,7 @@ from django.db.models import QuerySet
 
 from controlplane.access import Person, visible
 from controlplane.policies.models import Policy, PolicyVersion
+from scheduler_core.policies.manifests import manifests
 
 
 def visible_to(user: Person) -> QuerySet[Policy]:
@@ -19,7 +20,16 @@ def versions_visible_to(user: Person) -> QuerySet[PolicyVersion]:
 
 
 def presets() -> list[dict[str, Any]]:
-    """Every preset: name, what it does, its parameters with defaults."""
-    from scheduler_core.policies.manifests import manifests
-
-    return [manifest.canonical() for manifest in manifests()]
+    """Every preset and installed policy: name, what it does, its settings with help texts, its defaults."""
+    return [
+        {
+            "name": manifest.name,
+            "version": manifest.version,
+            "title": manifest.title,
+            "summary": manifest.summary,
+            "citation": manifest.citation,
+            "defaults": manifest.defaults.canonical(),
+            "settable": dict(manifest.settable),
+        }
+        for manifest in manifests().values()
+    ]

@@ -10,6 +10,7 @@ from controlplane.accounts.models import User
 from controlplane.errors import ConflictError
 from controlplane.policies.models import Policy, PolicyVersion
 from controlplane.specs import parse_name
+from scheduler_core.policies.manifests import resolve
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.types.errors import InputError, Problem
@@ -17,8 +18,6 @@ from scheduler_core.types.errors import InputError, Problem
 
 def read_policy(spec: object) -> tuple[PolicySpec, PolicySpec]:
     """A policy as written and with every default of its preset filled in; `InputError` names what is wrong."""
-    from scheduler_core.policies.manifests import resolve
-
     written = parse(PolicySpec, spec)
     return written, resolve(written)
 

@@ -1,13 +1,12 @@
 """The Celery side of runs: one task, whose message is only a doorbell."""
 
-from celery import shared_task
-
+from controlplane.celery import app
 from controlplane.runs.models import Run
 from controlplane.runs.supervision.supervisor import supervise
 from controlplane.runs.supervision.worker import this_worker
 
 
-@shared_task(name="controlplane.runs.tasks.execute", bind=True)  # type: ignore[untyped-decorator]
+@app.task(name="controlplane.runs.tasks.execute", bind=True)  # type: ignore[untyped-decorator]
 def execute(self, run_id: str, attempt: int) -> None:  # type: ignore[no-untyped-def]
     """Execute an attempt of a run, if it is still wanted and nobody has it."""
     supervise(run_id=run_id, attempt=attempt, place=this_worker(self.request.hostname))

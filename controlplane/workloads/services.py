@@ -2,7 +2,6 @@
 
 import hashlib
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from controlplane.errors import ConflictError
 from controlplane.ids import new_id
 from controlplane.specs import parse_name
 from controlplane.workloads.models import ArrivalPlan, Dataset, Workload, WorkloadVersion
-from controlplane.workloads.selectors import copy_file, datasets_visible_to
+from controlplane.workloads.selectors import datasets_visible_to, local_copy
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.workload import Trace, WorkloadSpec
 from scheduler_core.types.errors import InputError, Problem
@@ -97,14 +96,15 @@ def _receive(file: File, target: Path) -> tuple[Path, str]:  # type: ignore[type
 
 
 def _inspect(path: Path, file_format: str | None, options: dict[str, Any]) -> tuple[Trace, dict[str, Any]]:
-    from scheduler_core.workload.traces import inspect
+    from scheduler_core.workload.traces.inspection import inspect
 
     unknown = [key for key in options if key not in TRACE_OPTIONS]
     if unknown:
         known = ", ".join(TRACE_OPTIONS)
         raise InputError([Problem(f"options.{key}", f"unknown option; known: {known}") for key in unknown])
     trace = parse(Trace, {"file": str(path), "format": file_format or None, **options})
-    return trace, inspect(trace, path)
+    given = trace.model_dump(exclude={"file"}, exclude_unset=True)
+    return trace, inspect(path, **given).canonical()
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
@@ -131,6 +131,7 @@ def preview(*, spec: object, user: Person) -> dict[str, Any]:
 
 def _freeze(spec: WorkloadSpec, user: Person) -> FrozenPlan:
     from scheduler_core.workload.freeze import freeze as freeze_plan
+    from scheduler_core.workload.traces.reader import read_trace
 
     if spec.trace is None:
         return freeze_plan(spec)
@@ -139,13 +140,11 @@ def _freeze(spec: WorkloadSpec, user: Person) -> FrozenPlan:
         raise InputError([Problem("trace.file", message)])
     dataset = dataset_of(spec, user)
     assert dataset is not None  # a trace without a file has a dataset
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-")))
-        path = copy_file(dataset.file, folder / "trace")
-        filled = {"format": dataset.format, **dataset.options}
-        given = spec.trace.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-        trace = parse(Trace, filled | given)
-        return freeze_plan(spec.model_copy(update={"trace": trace}), path)
+    # What the spec says goes before what was said at import.
+    given = spec.trace.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    trace = parse(Trace, {"format": dataset.format, **dataset.options, **given})
+    with local_copy(dataset.file) as path:
+        return freeze_plan(spec.model_copy(update={"trace": trace}), trace=read_trace(path, trace))
 
 
 def dataset_of(spec: WorkloadSpec, user: Person) -> Dataset | None:
@@ -159,7 +158,7 @@ def dataset_of(spec: WorkloadSpec, user: Person) -> Dataset | None:
 
 
 def _describe(frozen: FrozenPlan) -> dict[str, Any]:
-    from scheduler_core.workload.preview import describe
+    from scheduler_core.workload.preview import preview as describe
 
     return describe(frozen)
 

@@ -40,8 +40,8 @@ def claim(*, run_id: str, attempt: int, worker: str, device: str) -> Run | None:
         "lease_worker": worker,
         "lease_device": device,
         "lease_expires_at": now + settings.RUN_LEASE,
+        "started_at": now,
     }
-    lease |= {"started_at": now}
     try:
         with transaction.atomic():
             unasked = Q(cancel_requested_at=None)

@@ -21,6 +21,6 @@ class Command(BaseCommand):
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        log.info("dispatch started")
+        log.info("dispatch ready")
         loop.run(stop)
         log.info("dispatch stopped")
