@@ -103,6 +103,12 @@ class QuantileGaps(Spec):
     gaps: Quantiles = Field(description="Quantiles of the gaps between arrivals, any unit: only the shape counts.")
     rate_rps: PositiveFloat = Field(description="Mean requests per second after scaling.")
 
+    @model_validator(mode="after")
+    def _some_gap(self) -> Self:
+        if self.gaps.values[-1] == 0:
+            raise ValueError("gaps are all 0, so they cannot be scaled to a rate")
+        return self
+
 
 class Arrivals(Spec):
     """When requests come: exactly one of these."""
@@ -246,6 +252,8 @@ class Tier(Spec):
     def _readable(self) -> Self:
         if isinstance(self.ttft_ms, str) and not _LINE.fullmatch(self.ttft_ms):
             raise ValueError(f'ttft_ms: {self.ttft_ms!r} is neither a number nor like "200 + 0.5 per uncached token"')
+        if isinstance(self.ttft_ms, float) and self.ttft_ms <= 0:
+            raise ValueError(f"ttft_ms: {self.ttft_ms:g} is not a limit; write ms above 0, or leave it out")
         return self
 
     def ttft_line(self) -> Line | None:
@@ -264,18 +272,26 @@ class Tenant(Spec):
 
 
 class Prefix(Spec):
-    """Shared prompt beginnings: ``share`` of the requests start with one of ``groups`` common prefixes."""
+    """Shared prompt beginnings: ``share`` of the requests start with one of ``groups`` common prefixes.
 
-    groups: PositiveInt = 1
-    tokens: PositiveInt = 256
-    share: Share = 1.0
+    The prefix is part of the drawn prompt length, not added to it: a prompt shares as many whole blocks as both it and
+    the prefix fill. With sessions it is drawn once a conversation.
+    """
+
+    groups: PositiveInt = Field(1, le=1_000_000, description="Different prefixes, equally likely.")
+    tokens: PositiveInt = Field(256, le=10_000_000, description="Length of each prefix, whole blocks of it are shared.")
+    share: Share = Field(1.0, description="Share of the requests that start with a common prefix.")
 
 
 class Sessions(Spec):
-    """Multi-turn conversations: each next turn waits for the answer and a think time, and repeats all before it."""
+    """Multi-turn conversations: each next turn waits for the answer and a think time, and repeats all before it.
 
-    turns: Length = Length(fixed=3)
-    think_s: float = Field(1.0, ge=0)
+    ``lengths.prompt`` is then what each turn adds. The arrivals place the first turns, so thinned that first and
+    later turns together have the declared mean rate; in a closed loop each user holds one conversation after another.
+    """
+
+    turns: Length = Field(Length(fixed=3), description="Turns of one conversation.")
+    think_s: float = Field(1.0, ge=0, description="Seconds between an answer and the next turn.")
 
 
 class WorkloadSpec(Spec):
@@ -316,10 +332,29 @@ class WorkloadSpec(Spec):
             raise ValueError("lengths belongs to arrivals; a trace or profile brings its own (see lengths_scale)")
         if self.trace is None and self.requests is None:
             raise ValueError("requests is missing: say how many to offer")
-        if self.profile is not None and self.rate_rps is None:
-            raise ValueError("rate_rps is missing: a profile has a shape, not a rate")
+        self._check_profile_fields()
+        if self.trace is not None and self.sessions is not None:
+            raise ValueError("sessions cannot be added to a trace: its rows have their own times")
+        if self.prefix is not None and self.prefix.tokens < self.block_size:
+            raise ValueError(
+                f"prefix.tokens ({self.prefix.tokens}) is below block_size ({self.block_size}): only whole blocks are "
+                "shared, so nothing would be"
+            )
         for field, shares in (("tiers", self.tiers), ("tenants", self.tenants)):
             total = sum(item.share for item in shares.values())
             if abs(total - 1) > 1e-6:
                 raise ValueError(f"{field}: the shares add up to {total:g}, they must add up to 1")
         return self
+
+    def _check_profile_fields(self) -> None:
+        """A rate or scale that would be ignored is an error, not a surprise."""
+        if self.profile is not None:
+            if self.rate_rps is None:
+                raise ValueError("rate_rps is missing: a profile has a shape, not a rate")
+            return
+        where = "trace" if self.trace is not None else "arrivals"
+        if self.rate_rps is not None:
+            raise ValueError(f"rate_rps belongs to profile; here the rate is in {where}")
+        if self.lengths_scale != 1.0:
+            right = "trace.lengths_scale" if self.trace is not None else "lengths.scale"
+            raise ValueError(f"lengths_scale belongs to profile; here it is {right}")

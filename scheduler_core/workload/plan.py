@@ -3,10 +3,12 @@
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import InputError, Problem
@@ -64,16 +66,49 @@ class ArrivalPlan:
     @classmethod
     def read(cls, path: Path) -> "ArrivalPlan":
         """Read a plan back; `InputError` when it is no plan or its rows do not match its digest."""
-        try:
-            with gzip.open(path, "rt", encoding="ascii") as stream:
-                head = json.loads(next(stream))
-                rows = [json.loads(line) for line in stream]
-        except (OSError, EOFError, StopIteration, ValueError) as error:
-            raise InputError([Problem(str(path), f"not an arrival plan: {error}")]) from None
+        head, rows = _read_lines(path)
         if head.get("format") != FORMAT:
             raise InputError([Problem(str(path), f"format is {head.get('format')!r}, expected {FORMAT!r}")])
-        requests = tuple(PlannedRequest(*row[:11], tuple(row[11]), row[12]) for row in rows)
-        plan = cls(requests, head["block_size"], tuple(head["notes"]))
-        if plan.digest != head["digest"]:
+        try:
+            requests = tuple(_request(*row) for row in rows)
+            plan = cls(requests, head["block_size"], tuple(head["notes"]))
+            intact = plan.digest == head["digest"]
+        except (LookupError, TypeError, ValueError) as error:
+            raise InputError([Problem(str(path), f"not an arrival plan: {error!r}")]) from None
+        if not intact:
             raise InputError([Problem(str(path), "its rows do not match its digest; the file is damaged")])
         return plan
+
+
+def _request(*values: Any) -> PlannedRequest:
+    """One row of a plan file; `ValueError` or `TypeError` when it is none."""
+    *head, prefix_blocks, priority = values
+    index, arrival_ns, prompt, output, limit, seed, tenant, tier, session, turn, after = head
+    return PlannedRequest(
+        index,
+        arrival_ns,
+        prompt,
+        output,
+        limit,
+        seed,
+        tenant,
+        tier,
+        session,
+        turn,
+        after,
+        tuple(prefix_blocks),
+        priority,
+    )
+
+
+def _read_lines(path: Path) -> tuple[dict[str, Any], list[list[Any]]]:
+    """The head and the rows of a plan file as plain JSON data."""
+    try:
+        with gzip.open(path, "rt", encoding="ascii") as stream:
+            head = json.loads(next(stream))
+            rows = [json.loads(line) for line in stream]
+    except (OSError, EOFError, StopIteration, ValueError, zlib.error) as error:
+        raise InputError([Problem(str(path), f"not an arrival plan: {error}")]) from None
+    if not isinstance(head, dict) or not all(isinstance(row, list) for row in rows):
+        raise InputError([Problem(str(path), "not an arrival plan: its lines are not a head and rows")])
+    return head, rows
