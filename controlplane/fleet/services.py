@@ -90,14 +90,6 @@ def resolve_profile(*, name: str, model: str | None = None, where: str = "profil
     )
 
 
-def upload_profile(*, owner: User, data: object) -> Profile:
-    """Keep a profile that was measured elsewhere (``headway calibrate``); `InputError` for what is none."""
-    require_person(owner)
-    read = parse(spec.Profile, data)
-    parse_name(read.name)
-    return Profile.objects.create(owner=owner, name=read.name, data=read.canonical())
-
-
 # --- calibration ----------------------------------------------------------------------------------------------------
 
 
