@@ -1,0 +1,225 @@
+"""From a model class, data and problems to the tree of nodes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from controlplane.ui.readings import metric_title
+from controlplane.ui.specform.nodes import CHOICE, VARIANT, Choice, Group, Items, Leaf, Node, Row, Variant
+from controlplane.ui.specform.shapes import Choices, Shape, label_of, layout_of, shape_of, summary_of
+from scheduler_core.types.errors import Problem
+
+Data = Mapping[str, Any]
+
+
+@dataclass
+class Setting:
+    """What a form knows beyond its models: choices from the database, saved specs, defaults of presets.
+
+    ``choices`` by (model, field) turn a text field into a select; ``saved`` by model offers saved specs of it;
+    ``defaults`` answers (model, field, data of the whole item) with a default that depends on other fields.
+    """
+
+    choices: dict[tuple[type[BaseModel], str], Choices] = field(default_factory=dict)
+    saved: dict[type[BaseModel], Choices] = field(default_factory=dict)
+    refreshing: frozenset[tuple[type[BaseModel], str]] = frozenset()
+    defaults: Callable[[str, str, str], str | None] = lambda preset, section, name: None
+
+
+def build(model: type[BaseModel], data: Data, problems: Sequence[Problem], setting: Setting) -> Node:
+    """The tree of a whole form, each problem at its field, or at the nearest group above it."""
+    tree = _Builder(setting).model(model, "", "", data)
+    for problem in problems:
+        _nearest(tree, problem.where).errors.append(problem.message)
+    return tree
+
+
+def node_paths(node: Node) -> list[Node]:
+    """A node and all below it."""
+    found = [node]
+    for child in _children(node):
+        found += node_paths(child)
+    return found
+
+
+def _children(node: Node) -> list[Node]:
+    if isinstance(node, Group):
+        return [*node.children, *node.more]
+    if isinstance(node, Choice):
+        return [child for variant in node.variants if variant.value == node.selected for child in variant.nodes]
+    return [row.node for row in node.rows] if isinstance(node, Items) else []
+
+
+def _nearest(tree: Node, where: str) -> Node:
+    """The node whose path is the longest beginning of ``where``."""
+    best = tree
+    for node in node_paths(tree):
+        inside = node.path == "" or where == node.path or where.startswith(node.path + ".")
+        if inside and (len(node.path) > len(best.path) or (isinstance(node, Leaf) and node.path == where)):
+            best = node
+    if isinstance(best, Group) and where.startswith(best.path):
+        best.more_open = best.more_open or any(where.startswith(node.path) for node in best.more)
+    return best
+
+
+class _Builder:
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._preset = ""
+
+    def model(self, model: type[BaseModel], name: str, path: str, data: Data) -> Node:
+        """A model as a group or, where saved specs of it are offered, as a choice between saved and written here."""
+        saved = self._setting.saved.get(model)
+        if saved is None:
+            return self._plain(model, name, path, data)
+        uses = "use" in data or (not data and bool(saved))
+        leaf = Leaf(_join(name, "use"), _join(path, "use"), "Version", control="select", choices=saved, required=True)
+        leaf.value = str(data.get("use", ""))
+        inline = self._plain(model, name, path, {} if "use" in data else data)
+        variants = [
+            Variant("use", "A saved version", "", [leaf]),
+            Variant("inline", "Written here", "", [inline]),
+        ]
+        return Choice(name, path, selected="use" if uses else "inline", variants=variants)
+
+    def _plain(self, model: type[BaseModel], name: str, path: str, data: Data) -> Node:
+        layout = layout_of(model)
+        if "policy" in model.model_fields:
+            self._preset = str(data.get("policy") or "")
+
+        def node(field_name: str) -> Node:
+            return self.field(model, field_name, name, path, data)
+
+        in_variants = {item for names in layout.variants.values() for item in names}
+        rest = [item for item in model.model_fields if item not in in_variants and item not in layout.hidden]
+        children = [node(item) for item in rest if item not in layout.more]
+        more = [node(item) for item in rest if item in layout.more]
+        if layout.variants:
+            choice = self._choice(model, name, path, data, layout.variants, node)
+            if not children and not more:
+                return choice
+            children.insert(1 if "name" in rest else 0, choice)
+        used = any(data.get(item) not in (None, {}) for item in layout.more)
+        group = Group(name, path, children=children, more=more, more_open=used)
+        group.help = summary_of(model)
+        return group
+
+    def _choice(
+        self,
+        model: type[BaseModel],
+        name: str,
+        path: str,
+        data: Data,
+        variants: dict[str, tuple[str, ...]],
+        node: Callable[[str], Node],
+    ) -> Choice:
+        given = [key for key in variants if data.get(key) is not None]
+        built = []
+        for key, names in variants.items():
+            inner = shape_of(model.model_fields[key]).model
+            help_text = model.model_fields[key].description or (summary_of(inner) if inner else "")
+            built.append(Variant(key, label_of(key)[0], help_text, [node(item) for item in names]))
+        for variant in built:
+            if len(variant.nodes) == 1 and isinstance(variant.nodes[0], Group):
+                variant.nodes[0].label = variant.nodes[0].help = ""
+        chosen = given[0] if given else next(iter(variants))
+        suffix = VARIANT if model in self._setting.saved else CHOICE
+        return Choice(name, path, selected=chosen, variants=built, suffix=suffix)
+
+    def field(self, model: type[BaseModel], field_name: str, name: str, path: str, data: Data) -> Node:
+        """One field of a model."""
+        info = model.model_fields[field_name]
+        shape = shape_of(info)
+        label, unit = label_of(field_name)
+        here, where = _join(name, field_name), _join(path, field_name)
+        value = data[field_name] if data.get(field_name) is not None else _default_data(info, shape)
+        if shape.kind == "model" and shape.model is not None:
+            node = self.model(shape.model, here, where, value if isinstance(value, Mapping) else {})
+            node.label, node.help = label, info.description or node.help
+            return node
+        if shape.kind in ("items", "pairs"):
+            return self._items(shape, here, where, label, info, value)
+        leaf = self._leaf(model, field_name, shape, info, value)
+        leaf.name, leaf.path, leaf.label, leaf.unit = here, where, label, unit or ("%" if shape.percent else "")
+        return leaf
+
+    def _leaf(self, model: type[BaseModel], field_name: str, shape: Shape, info: FieldInfo, value: Any) -> Leaf:
+        leaf = Leaf("", "", help=info.description or "", control=shape.kind, required=info.is_required())
+        leaf.refresh = (model, field_name) in self._setting.refreshing
+        leaf.default = "" if info.is_required() else _text(info.get_default(call_default_factory=False), shape)
+        section = model.__name__.removesuffix("Section").lower()
+        preset_default = self._setting.defaults(self._preset, section, field_name)
+        leaf.default = preset_default if preset_default is not None else leaf.default
+        leaf.value = _text(value, shape)
+        choices = self._setting.choices.get((model, field_name))
+        if choices is not None:
+            leaf.control, leaf.choices = "select", choices
+        elif shape.kind == "select":
+            leaf.choices = tuple((item, _choice_label(field_name, item)) for item in shape.choices)
+        elif shape.kind == "flag":
+            leaf.control, leaf.choices = "select", (("true", "yes"), ("false", "no"))
+        if leaf.control == "select" and leaf.value and leaf.value not in dict(leaf.choices):
+            leaf.choices += ((leaf.value, f"{leaf.value} (unknown)"),)
+        return leaf
+
+    def _items(self, shape: Shape, name: str, path: str, label: str, info: FieldInfo, value: Any) -> Items:
+        node = Items(name, path, label, info.description or "", keyed=shape.keyed or shape.kind == "pairs")
+        node.noun = label.lower().removesuffix("s")
+        if shape.kind == "pairs":
+            node.compact, node.key_label = True, "Metric"
+            node.key_choices = tuple((item, metric_title(item)) for item in shape.choices)
+        elif shape.model is not None:
+            node.help = node.help or summary_of(shape.model)
+        pairs = list(value.items()) if isinstance(value, Mapping) else [(str(i), v) for i, v in enumerate(value or ())]
+        for index, (key, item) in enumerate(pairs):
+            inside, where = f"{name}.{index}", _join(path, str(key))
+            if shape.model is not None:
+                row = self.model(shape.model, inside, where, item if isinstance(item, Mapping) else {})
+                row.label = row.help = ""
+            else:
+                row = Leaf(f"{inside}.value", where, "Allowed change", unit="%" if shape.percent else "")
+                row.value, row.required = _text(item, shape), True
+            node.rows.append(Row(index, str(key), row))
+        return node
+
+
+def _default_data(info: FieldInfo, shape: Shape) -> Any:
+    """What a missing model or collection starts from; a missing input stays empty, its default is its placeholder."""
+    if shape.kind not in ("model", "items", "pairs"):
+        return None
+    default = info.get_default(call_default_factory=True, validated_data={})
+    if default is PydanticUndefined or default is None:
+        return None
+    if isinstance(default, BaseModel):
+        return default.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    if isinstance(default, Mapping):
+        return {
+            key: item.model_dump(mode="json", exclude_none=True) if isinstance(item, BaseModel) else item
+            for key, item in default.items()
+        }
+    return default
+
+
+def _text(value: Any, shape: Shape) -> str:
+    """A value as it is typed: fractions as percentages, lists of numbers with commas."""
+    if value is None or value is PydanticUndefined:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if shape.percent and isinstance(value, int | float):
+        return f"{value * 100:+.6g}%" if shape.kind == "pairs" else f"{value * 100:.6g}%"
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(item, Shape("number")) for item in value)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _choice_label(field_name: str, value: str) -> str:
+    return metric_title(value) if field_name == "primary" else value.replace("_", " ")
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,171 @@
+"""What kind of field an annotation is, and how models are laid out."""
+
+import re
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from scheduler_core.spec import base, goal, policy, target, workload
+
+Choices = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A field's kind: ``text``, ``number``, ``numbers``, ``flag``, ``select``, ``model``, ``items`` or ``pairs``.
+
+    ``model`` is the class of a model or of the items; ``choices`` the values of a select or the keys of pairs.
+    """
+
+    kind: str
+    model: type[BaseModel] | None = None
+    choices: tuple[str, ...] = ()
+    keyed: bool = False
+    percent: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model's fields are shown: a choice between groups of fields, plain fields, and fields behind "more"."""
+
+    variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    more: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
+def _one_of(model: type[BaseModel]) -> Layout:
+    return Layout(variants={name: (name,) for name in model.model_fields})
+
+
+_LAYOUTS: dict[type[BaseModel], Layout] = {
+    workload.Arrivals: _one_of(workload.Arrivals),
+    workload.Length: _one_of(workload.Length),
+    target.TargetSpec: _one_of(target.TargetSpec),
+    workload.WorkloadSpec: Layout(
+        variants={
+            "profile": ("profile", "rate_rps", "lengths_scale"),
+            "arrivals": ("arrivals", "lengths"),
+            "trace": ("trace",),
+        },
+        more=("tenants", "prefix", "sessions", "output_limit", "warmup_share", "block_size", "seed"),
+    ),
+    workload.Trace: Layout(
+        hidden=("file",),
+        more=("format", "columns", "time_unit", "block_size", "same_instant", "zero_output"),
+    ),
+    target.TorchTarget: Layout(more=("dtype", "threads", "weight_seed")),
+    goal.GoalSpec: Layout(more=("confidence",)),
+    policy.PolicySpec: Layout(),
+}
+
+
+def layout_of(model: type[BaseModel]) -> Layout:
+    """The model's layout; all fields in order of definition when it has none of its own."""
+    return _LAYOUTS.get(model, Layout())
+
+
+def shape_of(info: FieldInfo) -> Shape:
+    """Shape of a field."""
+    percent = any(getattr(item, "func", None) is base._fraction for item in info.metadata)
+    return _shape(info.annotation, percent=percent)
+
+
+def _shape(annotation: Any, *, percent: bool = False) -> Shape:
+    options, fractions = _alternatives(annotation)
+    percent = percent or fractions
+    models = [item for item in options if isinstance(item, type) and issubclass(item, BaseModel)]
+    if models:
+        return Shape("model", model=models[0])
+    origin = get_origin(options[0])
+    if origin is dict:
+        key, value = get_args(options[0])
+        inner = _shape(value)
+        if inner.kind == "model":
+            return Shape("items", model=inner.model, keyed=True)
+        return Shape("pairs", choices=_literals(_alternatives(key)[0]), percent=inner.percent)
+    if origin is tuple:
+        inner = _shape(get_args(options[0])[0])
+        return Shape("items", model=inner.model) if inner.kind == "model" else Shape("numbers")
+    if all(get_origin(item) is Literal for item in options):
+        return Shape("select", choices=_literals(options))
+    if options == [bool]:
+        return Shape("flag")
+    return Shape("number" if {int, float} & set(options) else "text", percent=percent)
+
+
+def _alternatives(annotation: Any) -> tuple[list[Any], bool]:
+    """Members of a union without None and without annotations, and whether a percentage is understood."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *metadata = get_args(annotation)
+        options, fractions = _alternatives(inner)
+        return options, fractions or any(getattr(item, "func", None) is base._fraction for item in metadata)
+    if origin in (typing.Union, types.UnionType):
+        found: list[Any] = []
+        fractions = False
+        for item in get_args(annotation):
+            if item is not type(None):
+                options, inner_fractions = _alternatives(item)
+                found += options
+                fractions = fractions or inner_fractions
+        return found, fractions
+    return [annotation], False
+
+
+def _literals(options: list[Any]) -> tuple[str, ...]:
+    return tuple(str(value) for item in options if get_origin(item) is Literal for value in get_args(item))
+
+
+_UNITS = {
+    "_rps": "requests/s",
+    "_ms": "ms",
+    "_ns": "ns",
+    "_s": "s",
+    "tokens": "tokens",
+    "blocks": "blocks",
+    "_size": "tokens",
+}
+_SPELLED = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "e2e": "End to end",
+    "kv": "KV",
+    "rps": "rate",
+    "id": "ID",
+}
+_LABELS = {
+    "rate_rps": "Rate",
+    "from_rps": "From rate",
+    "to_rps": "To rate",
+    "run_limit_s": "Longest run",
+    "by": "Serve by",
+    "think_s": "Think time",
+    "over_s": "Over",
+    "for_s": "For",
+    "policy": "Preset",
+    "better_by": "Better by at least",
+    "guard": "Guards",
+    "size": "Batch size",
+}
+
+
+def label_of(name: str) -> tuple[str, str]:
+    """(label, unit) of a field by its name: ``max_wait_ms`` is "Max wait" in "ms"."""
+    unit = next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), "")
+    if name == "size":
+        unit = "requests"
+    if name in _LABELS:
+        return _LABELS[name], unit
+    stem = re.sub(r"_(ms|ns|s)$", "", name)
+    words = [_SPELLED.get(word, word) for word in stem.split("_")]
+    text = " ".join(words)
+    return text[:1].upper() + text[1:], unit
+
+
+def summary_of(model: type[BaseModel]) -> str:
+    """First paragraph of a model's docstring."""
+    return " ".join((model.__doc__ or "").split("\n\n")[0].split())
