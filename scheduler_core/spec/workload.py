@@ -42,7 +42,7 @@ class Gamma(Spec):
     """Gamma gaps; burstiness below 1 is burstier than Poisson, above 1 more even (1 is Poisson)."""
 
     rate_rps: PositiveFloat = Field(description="Mean requests per second.")
-    burstiness: float = Field(1.0, gt=0, le=100, description="Shape of the gamma gaps; 1 is Poisson, 0.25 is bursty.")
+    burstiness: float = Field(1.0, ge=0.01, le=100, description="Shape of the gamma gaps; 1 is Poisson, 0.25 bursty.")
 
 
 class Closed(Spec):
@@ -215,8 +215,12 @@ class Trace(Spec):
     zero_output: Literal["drop", "one"] = Field(
         "drop", description="Rows without output tokens (failed calls): drop them, or ask for one token."
     )
-    rows: Annotated[str, AfterValidator(_rows)] | None = Field(None, description='Rows to play, such as "1-60".')
-    rate_rps: PositiveFloat | None = Field(None, description="Stretch time so that the mean rate is this.")
+    rows: Annotated[str, AfterValidator(_rows)] | None = Field(
+        None, description='Usable rows to play, in time order, such as "1-60".'
+    )
+    rate_rps: PositiveFloat | None = Field(
+        None, description="Stretch time so that the mean rate of the played rows is this."
+    )
     lengths_scale: float = Field(1.0, gt=0, le=100, description="Multiply all lengths by this, at least 1 token.")
 
     @model_validator(mode="after")

@@ -12,12 +12,9 @@ from scheduler_core.types.time import NS_PER_S
 from scheduler_core.workload import replay, synthetic
 from scheduler_core.workload.plan import ArrivalPlan
 from scheduler_core.workload.profiles import load_profile
-from scheduler_core.workload.slots import Offered, Slot
+from scheduler_core.workload.slots import LATEST_NS, MOST_BLOCK_IDS, Offered, Slot
 from scheduler_core.workload.traces.data import TraceData
 from scheduler_core.workload.uniform import ONE, Stream
-
-LATEST_NS = 2**62
-"""Latest planned time, about 146 years: everything downstream may rely on 64-bit times."""
 
 
 def freeze(spec: WorkloadSpec, *, trace: TraceData | None = None) -> ArrivalPlan:
@@ -68,9 +65,11 @@ def _requests(spec: WorkloadSpec, offered: Offered) -> Iterator[PlannedRequest]:
     tenants = _Mix(spec.tenants, Stream(spec.seed, "tenant"))
     tiers = _Mix(spec.tiers, Stream(spec.seed, "tier"))
     seeds = Stream(spec.seed, "request")
+    block_ids = 0
     for index, slot in enumerate(offered.slots):
-        if slot.arrival_ns > LATEST_NS:
-            raise InputError([_too_late(spec, index, slot)])
+        block_ids += len(slot.prefix_blocks)
+        if slot.arrival_ns > LATEST_NS or block_ids > MOST_BLOCK_IDS:
+            raise InputError([_too_much(spec, index, slot)])
         tier = tiers.of(slot.who) if slot.tier is None else slot.tier
         yield PlannedRequest(
             index=index,
@@ -106,7 +105,10 @@ def _limit(spec: WorkloadSpec, offered: Offered) -> int | None:
     return spec.output_limit
 
 
-def _too_late(spec: WorkloadSpec, index: int, slot: Slot) -> Problem:
+def _too_much(spec: WorkloadSpec, index: int, slot: Slot) -> Problem:
+    if slot.arrival_ns <= LATEST_NS:
+        message = f"the plan would hold over {MOST_BLOCK_IDS:,} prefix block ids; use larger blocks or fewer requests"
+        return Problem("block_size", message)
     years = slot.arrival_ns // (NS_PER_S * 86_400 * 365)
     where = next(name for name in ("trace", "profile", "arrivals") if getattr(spec, name) is not None)
-    return Problem(where, f"request {index} would arrive after {years} years; raise the rate")
+    return Problem(where, f"request {index} would arrive after {years} years; raise the rate or shorten the think time")

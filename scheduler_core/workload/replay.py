@@ -7,7 +7,7 @@ from fractions import Fraction
 from scheduler_core.spec.workload import Trace, WorkloadSpec
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.time import NS_PER_S
-from scheduler_core.workload.slots import Offered, Slot
+from scheduler_core.workload.slots import MOST_TOKENS, Offered, Slot
 from scheduler_core.workload.synthetic import SharedPrefixes
 from scheduler_core.workload.traces.data import TraceData
 
@@ -18,6 +18,10 @@ def offer(spec: WorkloadSpec, data: TraceData) -> Offered:
     first, last = _range(spec, len(data))
     _check_people(spec, data)
     scale = Fraction(spec.trace.lengths_scale)
+    longest = max(max(data.prompts[first:last]), max(data.outputs[first:last]))
+    if _scaled(longest, scale) > MOST_TOKENS:
+        message = f"makes {_scaled(longest, scale):,} tokens of {longest:,}; a request may have {MOST_TOKENS:,}"
+        raise InputError([Problem("trace.lengths_scale", message)])
     outputs = array("q", (_scaled(output, scale) for output in data.outputs[first:last]))
     block_size = spec.block_size
     if data.blocks is not None:

@@ -6,6 +6,15 @@ from typing import NamedTuple
 
 from scheduler_core.types.time import Ns
 
+LATEST_NS = 2**62
+"""Latest planned time, about 146 years: everything downstream may rely on 64-bit times."""
+
+MOST_TOKENS = 100_000_000
+"""Largest prompt or output of one request: far above any model, and safe in 64-bit sums."""
+
+MOST_BLOCK_IDS = 100_000_000
+"""Most prefix block ids of one plan."""
+
 
 class Slot(NamedTuple):
     """One request to be, in the order of the plan.

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from scheduler_core.spec.workload import Arrivals, Length, Lengths, Prefix, Sessions, WorkloadSpec
+from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.time import ns_from_s
 from scheduler_core.workload.arrivals import arrival_times
 from scheduler_core.workload.distributions import length_draw, scaled
-from scheduler_core.workload.slots import Offered, Slot
+from scheduler_core.workload.slots import MOST_BLOCK_IDS, MOST_TOKENS, Offered, Slot
 from scheduler_core.workload.uniform import BITS, ONE, Stream
 
 
@@ -17,8 +18,8 @@ def offer(spec: WorkloadSpec, arrivals: Arrivals, lengths: Lengths) -> Offered:
     count = spec.requests
     assert count is not None  # required beside arrivals and profile, validated by the spec
     scale = Fraction(lengths.scale)
-    prompts = _draws(lengths.prompt, scale, Stream(spec.seed, "prompt"), count)
-    outputs = _draws(lengths.output, scale, Stream(spec.seed, "output"), count)
+    prompts = _draws("prompt", lengths.prompt, scale, spec)
+    outputs = _draws("output", lengths.output, scale, spec)
     prefixes = SharedPrefixes(spec.prefix, spec.block_size, spec.seed)
     slots: Iterable[Slot]
     if spec.sessions is not None:
@@ -31,9 +32,19 @@ def offer(spec: WorkloadSpec, arrivals: Arrivals, lengths: Lengths) -> Offered:
     return Offered(slots, outputs, spec.block_size, tuple(prefixes.notes()))
 
 
-def _draws(length: Length, scale: Fraction, stream: Stream, count: int) -> "array[int]":
-    draw = length_draw(length)
-    return array("q", (scaled(draw(stream.at(index)), scale) for index in range(count)))
+def _draws(name: str, length: Length, scale: Fraction, spec: WorkloadSpec) -> "array[int]":
+    """Token counts of all requests; `InputError` names the field when one is beyond any model."""
+    assert spec.requests is not None
+    draw, stream = length_draw(length), Stream(spec.seed, name)
+    drawn = array("q")
+    for index in range(spec.requests):
+        count = scaled(draw(stream.at(index)), scale)
+        if count > MOST_TOKENS:
+            where = f"lengths.{name}" if spec.profile is None else "lengths_scale"
+            message = f"gives request {index} {count:,} tokens; a request may have {MOST_TOKENS:,}"
+            raise InputError([Problem(where, message)])
+        drawn.append(count)
+    return drawn
 
 
 class SharedPrefixes:
@@ -46,6 +57,7 @@ class SharedPrefixes:
         self._limit = 0 if prefix is None else round(Fraction(prefix.share) * ONE)
         self._whether = Stream(seed, "prefix")
         self._which = Stream(seed, "prefix-group")
+        self._whole: dict[int, tuple[int, ...]] = {}
         self._remainder = 0 if prefix is None else prefix.tokens % block_size
 
     @property
@@ -57,8 +69,17 @@ class SharedPrefixes:
         """Ids of the whole blocks that a prompt of this length by ``who`` shares with its group."""
         if not self._limit or self._whether.at(who) >= self._limit:
             return ()
-        first = (self._which.at(who) * self._groups >> BITS) * self._blocks
-        return tuple(range(first, first + min(self._blocks, prompt_tokens // self.block_size)))
+        group = self._which.at(who) * self._groups >> BITS
+        return self._of_group(group, min(self._blocks, prompt_tokens // self.block_size))
+
+    def _of_group(self, group: int, blocks: int) -> tuple[int, ...]:
+        """The first ids of a group; whole prefixes are kept, so that a million requests share one tuple."""
+        first = group * self._blocks
+        if blocks < self._blocks:
+            return tuple(range(first, first + blocks))
+        if group not in self._whole:
+            self._whole[group] = tuple(range(first, first + blocks))
+        return self._whole[group]
 
     def notes(self) -> Iterator[str]:
         """What a reader should know about the rounding to blocks."""
@@ -156,6 +177,9 @@ class _Conversations:
         ends = [0] * len(self._turns)
         for index, (session, _) in enumerate(order):
             prompt = ends[session] + prompts[index]
+            if prompt > MOST_TOKENS:
+                message = f"a conversation grows to {prompt:,} tokens; a request may have {MOST_TOKENS:,}"
+                raise InputError([Problem("sessions.turns", message)])
             contexts[session].append(prompt)
             ends[session] = prompt + outputs[index]
         return contexts
@@ -167,6 +191,9 @@ class _Conversations:
         for session, prompts in enumerate(contexts):
             shared = prefixes.ids(session, prompts[0])
             own = -(-prompts[-1] // prefixes.block_size) - len(shared)
+            if free + own > MOST_BLOCK_IDS:
+                message = f"conversations need over {MOST_BLOCK_IDS:,} prefix block ids; use larger blocks"
+                raise InputError([Problem("block_size", message)])
             ids.append((*shared, *range(free, free + own)))
             free += own
         return ids

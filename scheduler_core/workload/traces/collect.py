@@ -80,10 +80,6 @@ class Collector:
         for name in self.layout.ones:
             if number(name, values.get(name), text=text) != 1:
                 raise RowError(f"{name} is {show(values.get(name))}; a row must be one request")
-        ids = self._ids(values, prompt)
-        tenant = label(columns.tenant, values.get(columns.tenant)) if columns.tenant else None
-        tier = label(columns.tier, values.get(columns.tier)) if columns.tier else None
-        session, turn = self._session(values)
         if output == 0:
             self.zero_output_rows += 1
             if prompt == 0 or self._zero_output == "drop":
@@ -93,17 +89,28 @@ class Collector:
             output = 1
         if prompt == 0:
             raise RowError(f"{columns.prompt_tokens} is 0; an empty prompt cannot be sent")
+        self._take_extras(values, prompt)
         self.arrivals.append(at)
         self.prompts.append(prompt)
         self.outputs.append(output)
+
+    def _take_extras(self, values: Mapping[str, Any], prompt: int) -> None:
+        """The optional columns; all are read before any is kept."""
+        columns = self.layout.columns
+        tenant = label(columns.tenant, values.get(columns.tenant)) if columns.tenant else None
+        tier = label(columns.tier, values.get(columns.tier)) if columns.tier else None
+        ids = self._ids(values, prompt) if columns.prefix_blocks else None
+        if self.layout.has_sessions:
+            session, turn = self._session(values)
+            self.sessions.append(session)
+            self.turns.append(turn)
         if tenant is not None:
             self.tenants.add(tenant)
         if tier is not None:
             self.tiers.add(tier)
-        self.sessions.append(session)
-        self.turns.append(turn)
-        self.block_ids.extend(ids)
-        self.block_starts.append(len(self.block_ids))
+        if ids is not None:
+            self.block_ids.extend(ids)
+            self.block_starts.append(len(self.block_ids))
 
     def _arrival(self, values: Mapping[str, Any]) -> int:
         name, layout = self.layout.columns.arrival, self.layout
@@ -119,8 +126,7 @@ class Collector:
 
     def _ids(self, values: Mapping[str, Any], prompt: int) -> tuple[int, ...]:
         name, size = self.layout.columns.prefix_blocks, self.layout.block_size
-        if name is None or size is None:
-            return ()
+        assert name is not None and size is not None  # a layout has both or neither
         ids = block_ids(name, values.get(name), text=self._text)
         fits = -(-prompt // size)
         if len(ids) == fits or (len(ids) < fits and not self.layout.exact_blocks):

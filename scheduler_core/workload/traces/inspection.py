@@ -1,6 +1,7 @@
 """What a person should see of a trace before using it."""
 
 from collections import Counter
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -65,6 +66,10 @@ class Inspection(BaseModel, frozen=True, extra="forbid"):
     bytes: int
     sha256: str
     digest: str
+
+    def canonical(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return self.model_dump(mode="json")
 
 
 def inspect(source: Source, **options: object) -> Inspection:

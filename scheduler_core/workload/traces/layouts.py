@@ -12,6 +12,16 @@ Container = Literal["csv", "jsonl"]
 TimeForm = Literal["clock", "zoned clock", "s", "ms", "us", "ns"]
 
 
+_UNIT_WORDS: dict[TimeForm, str] = {
+    "clock": "times are wall-clock times without a zone",
+    "zoned clock": "times are wall-clock times with a zone",
+    "s": "times are in seconds (s)",
+    "ms": "times are in milliseconds (ms)",
+    "us": "times are in microseconds (us)",
+    "ns": "times are in nanoseconds (ns)",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Chat:
     """Columns that link the turns of a conversation by the id of the turn before (-1: none)."""
@@ -50,8 +60,12 @@ class Layout:
     @property
     def unit_words(self) -> str:
         """The unit of the arrival column for a person."""
-        words = {"clock": "wall-clock times without a zone", "zoned clock": "wall-clock times with a zone"}
-        return words.get(self.time, f"arrival times count {self.time}")
+        return _UNIT_WORDS[self.time]
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether rows belong to conversations."""
+        return self.chat is not None or self.columns.session is not None
 
     def required(self) -> list[str]:
         """Columns without which the format is not this one."""
@@ -181,7 +195,7 @@ def _with_options(layout: Layout, names: list[str], trace: Trace) -> Layout:
     if trace.columns is not None:
         problems.append(Problem("columns", f"{layout.name} has its own columns; columns belong to csv and jsonl"))
     if trace.time_unit not in (None, layout.time):
-        problems.append(Problem("time_unit", f"is {trace.time_unit}, but {layout.name} has {layout.unit_words}"))
+        problems.append(Problem("time_unit", f"is {trace.time_unit}, but in {layout.name} {layout.unit_words}"))
     if trace.block_size not in (None, layout.block_size):
         own = f"{layout.block_size}-token blocks" if layout.block_size else "no prefix blocks"
         problems.append(Problem("block_size", f"is {trace.block_size}, but {layout.name} has {own}"))
@@ -241,7 +255,7 @@ def _other_format(declared: Layout, detected: Layout | None, container: Containe
 
 
 def _figures(layout: Layout) -> str:
-    blocks = f", {layout.block_size}-token blocks" if layout.block_size else ""
+    blocks = f", one block id is {layout.block_size} tokens" if layout.block_size else ""
     return layout.unit_words + blocks
 
 

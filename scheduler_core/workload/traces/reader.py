@@ -42,9 +42,7 @@ def _assemble(rows: Collector, layout: Layout, trace: Trace, lines: Lines, colum
     groups, grouped = same_instants(arrivals) if layout.timed else (0, 0)
     if trace.same_instant == "spread" and layout.timed:
         arrivals = spread(arrivals)
-    sessions = _taken(rows.sessions, order)
-    turns = _taken(rows.turns, order) if layout.chat is not None else _count_turns(sessions)
-    has_sessions = layout.chat is not None or layout.columns.session is not None
+    sessions = _taken(rows.sessions, order) if layout.has_sessions else None
     return TraceData(
         format=layout.name,
         arrivals_ns=arrivals,
@@ -58,8 +56,8 @@ def _assemble(rows: Collector, layout: Layout, trace: Trace, lines: Lines, colum
         blocks=_blocks(rows, order) if layout.columns.prefix_blocks else None,
         tenants=_labels(rows.tenants, order) if layout.columns.tenant else None,
         tiers=_labels(rows.tiers, order) if layout.columns.tier else None,
-        sessions=sessions if has_sessions else None,
-        turns=turns if has_sessions else None,
+        sessions=sessions,
+        turns=_turns(rows, layout, order),
         rejected=tuple(rows.rejected),
         zero_output_rows=rows.zero_output_rows,
         out_of_order_rows=late,
@@ -81,11 +79,13 @@ def _taken(column: "array[int]", order: list[int] | None) -> "array[int]":
     return column if order is None else array(column.typecode, (column[row] for row in order))
 
 
-def _count_turns(sessions: "array[int]") -> "array[int]":
-    """Turns in time order, from 0, where the file names sessions but does not number their turns."""
+def _turns(rows: Collector, layout: Layout, order: list[int] | None) -> "array[int] | None":
+    """Turns as the file numbers them, or counted from 0 in time order where it only names sessions."""
+    if not layout.has_sessions or layout.chat is not None:
+        return _taken(rows.turns, order) if layout.has_sessions else None
     counts: Counter[int] = Counter()
     turns = array("q")
-    for session in sessions:
+    for session in _taken(rows.sessions, order):
         turns.append(counts[session] if session >= 0 else 0)
         counts[session] += 1
     return turns

@@ -30,7 +30,10 @@ class Records:
         first = next(numbered, None)
         if first is None:
             raise refusal("has no rows, only empty lines")
-        self.container: Container = "jsonl" if first[1].lstrip().startswith(("{", "[")) else "csv"
+        start = first[1].lstrip()[0]
+        if start == "[":
+            raise refusal("is a JSON array; write one JSON object a line (JSON lines)", first[0])
+        self.container: Container = "jsonl" if start == "{" else "csv"
         if self.container == "csv":
             self._rows = _csv_rows(chain([first], numbered))
             self.columns = self._header()
@@ -43,7 +46,7 @@ class Records:
         if self.container == "jsonl":
             readable = [values for _, values in self._head if not isinstance(values, RowError)]
             if not readable:
-                raise InputError([Problem(f"line {number}", str(error)) for number, error in self._head])
+                raise InputError([Problem(f"line {number}", str(error)) for number, error in self._head[:3]])
             self.columns = tuple(dict.fromkeys(name for values in readable for name in values))
 
     def sample(self, name: str) -> Any:
@@ -104,8 +107,7 @@ def _json_rows(numbered: Iterator[tuple[int, str]]) -> Iterator[Record]:
             yield number, error
         except (ValueError, ArithmeticError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else "a number is too long or it is too deep"
-            hint = "; a list spanning lines? Write one object a line" if text.lstrip().startswith("[") else ""
-            yield number, RowError(f"is not readable as JSON ({reason}){hint}")
+            yield number, RowError(f"is not readable as JSON ({reason}); each line must be one object")
         else:
             if isinstance(values, dict):
                 yield number, values

@@ -5,11 +5,10 @@ from datetime import date
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 
 from scheduler_core.types.time import NS_PER_MS, NS_PER_S, NS_PER_US, Ns
+from scheduler_core.workload.slots import LATEST_NS, MOST_TOKENS
 
 UNITS_NS = {"s": NS_PER_S, "ms": NS_PER_MS, "us": NS_PER_US, "ns": 1}
 
-LATEST_NS = 2**62
-MOST_TOKENS = 100_000_000
 MOST_BLOCK_ID = 2**63 - 1
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
