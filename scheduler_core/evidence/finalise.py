@@ -8,11 +8,12 @@ from typing import Any
 
 from scheduler_core.evidence.audit import Audit
 from scheduler_core.evidence.benchmark import benchmark
+from scheduler_core.evidence.classes import class_summaries
 from scheduler_core.evidence.columns import MISSING
 from scheduler_core.evidence.fold import Labels, RunFold
+from scheduler_core.evidence.metrics import compute_all
 from scheduler_core.evidence.request_table import write_outputs, write_requests
 from scheduler_core.evidence.requests import Requests
-from scheduler_core.evidence.run_metrics import compute_all
 from scheduler_core.evidence.run_tables import RunTables, StepTotals
 from scheduler_core.evidence.schema import AuditReport, Figure, RunSummary
 from scheduler_core.evidence.slo import tier_summaries
@@ -112,6 +113,7 @@ def _summary(
 ) -> RunSummary:
     started, requests = tables.started, tables.requests
     finished = fold.finished
+    digests = fold.digests
     return RunSummary(
         run=started.run,
         attempt=started.attempt,
@@ -132,8 +134,13 @@ def _summary(
         steps=finished.steps if finished is not None else tables.steps.steps,
         ties=sum(len(positions) for positions in fold.ties.values()),
         outputs_digest=fold.outputs_digest(),
+        lengths_digest=requests.lengths_digest(),
+        decisions_digest=digests.decisions.hexdigest(),
+        initial_cache_blocks=digests.initial_cache_blocks,
+        longest_gap_causes=requests.longest_gap_causes(),
         metrics=figures,
         tiers=tier_summaries(requests, tables.tiers),
+        classes=class_summaries(requests),
         cold_requests=int(requests.cold.sum()),
         audit=audit,
     )

@@ -104,6 +104,23 @@ class Window:
         return 0 if self.start_ns is None else max(0, self.end_ns - self.start_ns)
 
 
+@dataclass
+class Decisions:
+    """What was decided: a digest chained over the plans of all steps, and what the cache held before the first."""
+
+    decisions: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+    initial_cache_blocks: int = 0
+    steps: int = 0
+
+    def take(self, step: Step, block_size: int) -> None:
+        """Chain one step; nothing can be hit in the first one unless the cache was warm before."""
+        if not self.steps:
+            hits = sum(grant[6] for grant in step.grants)
+            self.initial_cache_blocks = step.kv_cached + hits // max(block_size, 1)
+        self.steps += 1
+        self.decisions.update(step.digest.encode())
+
+
 class RunFold:
     """Takes the records of one run in order; `requests` grows as requests end, ``steps`` and ``gaps`` as they happen.
 
@@ -113,6 +130,7 @@ class RunFold:
     def __init__(self, steps: TakesRow, gaps: TakesRow, labels: Labels, *, warmup_share: float = 0.0) -> None:
         self.labels = labels
         self.window = Window(warmup_share)
+        self.digests = Decisions()
         self.requests = IntColumns((*REQUEST_INTS, *SEGMENT_COLUMNS))
         self.started: RunStarted | None = None
         self.finished: RunFinished | None = None
@@ -208,6 +226,7 @@ class RunFold:
 
     def _step(self, record: Step) -> None:
         shape = StepShape(record)
+        self.digests.take(record, self.started.block_size if self.started else 1)
         idle = self._idle(shape)
         prefill = decode = recompute = prefilling = 0
         for _, _, _, length, phase, _, _ in record.grants:

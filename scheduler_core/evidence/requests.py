@@ -1,5 +1,6 @@
 """The requests of a run as columns, with every derived figure computed in one place."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -122,6 +123,17 @@ class Requests:
         for name in SEGMENT_COLUMNS:
             total += self.rows[name]
         return total
+
+    def lengths_digest(self) -> str:
+        """Digest over (request, output tokens) of finished requests."""
+        pairs = np.stack([self.rows["request"][self.finished], self.rows["output_tokens"][self.finished]])
+        return hashlib.blake2b(pairs.astype("<i8").tobytes(), digest_size=16).hexdigest()
+
+    def longest_gap_causes(self) -> dict[str, int]:
+        """Warm finished measured requests by cause of their longest gap."""
+        causes = self.rows["longest_gap_cause"][self.warm_finished]
+        codes, counts = np.unique(causes[causes != MISSING], return_counts=True)
+        return {self.labels.causes.values[code]: int(count) for code, count in zip(codes, counts, strict=True)}
 
     def _latencies(self) -> dict[str, Column]:
         rows = self.rows

@@ -1,16 +1,20 @@
-"""Figures of a whole run: rates, shares, peaks, utilisation and idleness; and the complete registry."""
+"""Figures of a whole run: rates, shares, peaks, utilisation and idleness."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from scheduler_core.evidence.columns import MISSING
-from scheduler_core.evidence.metrics import Better, Metric, Scope, latency_metrics
+from scheduler_core.evidence.metric import Better, Metric, Scope
 from scheduler_core.evidence.quantiles import quantile
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.time import NS_PER_MS
+
+# A stream has stalled when nothing came for a second, and for ten times what is usual in the run.
+STALL_MS = 1000.0
+STALL_GAPS = 10
 
 Value = Callable[[RunTables], float | None]
 
@@ -104,6 +108,14 @@ def _jitter(run: RunTables) -> float | None:
     return quantile(gaps, 0.99) - quantile(gaps, 0.5) if len(gaps) >= 100 else None
 
 
+def _stall_share(run: RunTables) -> float | None:
+    longest, gaps = run.sorted_ms("longest_gap_ms"), run.gap_ms
+    if not len(gaps):
+        return None
+    limit = max(STALL_MS, STALL_GAPS * quantile(gaps, 0.5))
+    return _ratio(float((longest > limit).sum()), float(run.requests.warm_finished.sum()))
+
+
 def _unattributed_share(run: RunTables) -> float | None:
     requests = run.requests
     rows, done = requests.rows, requests.finished
@@ -126,7 +138,7 @@ def _peak_memory(run: RunTables) -> Figure:
 
 
 def _model_load(run: RunTables) -> Figure:
-    if run.load_ns is None:
+    if run.load_ns is None or run.modelled:
         absence = Absence.NOT_APPLICABLE if run.modelled else Absence.NOT_MEASURED
         return Figure(value=None, unit="ms", absence=absence, note="no load was recorded")
     return Figure(value=run.load_ns / NS_PER_MS, unit="ms", n=run.loads)
@@ -194,6 +206,10 @@ def _queue_and_batch() -> list[Metric]:
         _run("batch_utilisation", "share", "granted / budgeted tokens", "higher",
              lambda run: _ratio(granted(run), run.steps.sums["budget"]), "step"),
         _run("decode_jitter_ms", "ms", "p99 - p50 of the pooled gaps, from 100 gaps", "lower", _jitter, "request"),
+        _run("stall_share", "share", "warm finished measured requests whose longest gap is over 1 s and over ten times "
+             "the median gap / all of them", "lower", _stall_share, "request"),
+        _run("batch_tokens_max", "tokens", "most tokens granted in one step", "none",
+             lambda run: float(run.steps.peaks["tokens"]), "step"),
         _run("steps", "count", "steps executed in the window", "none", lambda run: float(run.steps.steps)),
     ]  # fmt: skip
 
@@ -243,14 +259,6 @@ def _absences() -> list[Metric]:
     ]  # fmt: skip
 
 
-REGISTRY: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        *latency_metrics(), *_rates(), *_cache_and_memory(), *_queue_and_batch(), *_device(), *_absences(),
-    )
-}  # fmt: skip
-
-
-def compute_all(run: RunTables) -> dict[str, Figure]:
-    """Every metric of the registry over one run."""
-    return {name: metric.compute(run) for name, metric in REGISTRY.items()}
+def run_metrics() -> Iterable[Metric]:
+    """All of them."""
+    yield from (*_rates(), *_cache_and_memory(), *_queue_and_batch(), *_device(), *_absences())

@@ -22,6 +22,7 @@ _SUMMED = (
     "stalled", "budget", "kv_used", "kv_cached", "idle_ns", "idle_empty_ns",
 )  # fmt: skip
 _PEAKS = ("kv_used", "waiting", "running", "paused")
+_TOKENS = tuple(_STEP[name] for name in ("prefill_tokens", "decode_tokens", "recompute_tokens"))
 
 
 @dataclass
@@ -35,7 +36,7 @@ class StepTotals:
     window_open: Callable[[], bool]
     steps: int = 0
     sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0))
-    peaks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_PEAKS, 0))
+    peaks: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*_PEAKS, "tokens"), 0))
     idle_by_cause: dict[int, Ns] = field(default_factory=dict)
 
     def append(self, *values: int) -> None:
@@ -51,6 +52,7 @@ class StepTotals:
             value = values[_STEP[name]]
             if value > peaks[name]:
                 peaks[name] = value
+        peaks["tokens"] = max(peaks["tokens"], sum(values[place] for place in _TOKENS))
         cause = values[_STEP["idle_cause"]]
         if cause != MISSING:
             self.idle_by_cause[cause] = self.idle_by_cause.get(cause, 0) + values[_STEP["idle_ns"]]

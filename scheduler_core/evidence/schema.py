@@ -62,8 +62,22 @@ class TierSummary(Spec):
     by_prompt_tokens: dict[str, tuple[int, int]] = {}
 
 
+class ClassSummary(Spec):
+    """One tenant's or tier's measured requests, so that nobody is starved behind a good average."""
+
+    offered: int
+    finished: int
+    metrics: dict[str, Figure]
+
+
 class RunSummary(Spec):
-    """Everything a list, a chart legend or a verdict needs of a run, without its records."""
+    """Everything a list, a chart legend or a verdict needs of a run, without its records.
+
+    ``outputs_digest`` is over the token ids of finished requests (None without real tokens), ``lengths_digest`` over
+    their numbers of tokens, ``decisions_digest`` chained over the plan digests of all steps. ``initial_cache_blocks``
+    were in the prefix cache before the first step. ``longest_gap_causes`` counts warm finished measured requests by
+    what caused their longest gap. ``classes`` is keyed ``tenant NAME`` and ``tier NAME`` where there are several.
+    """
 
     schema_version: Literal["headway-summary/1"] = "headway-summary/1"
     run: str
@@ -85,7 +99,12 @@ class RunSummary(Spec):
     steps: int
     ties: int
     outputs_digest: str | None
+    lengths_digest: str | None = None
+    decisions_digest: str | None = None
+    initial_cache_blocks: int = 0
+    longest_gap_causes: dict[str, int] = {}
     metrics: dict[str, Figure]
     tiers: dict[str, TierSummary]
+    classes: dict[str, ClassSummary] = {}
     cold_requests: int
     audit: AuditReport
