@@ -21,7 +21,11 @@ from controlplane.workloads.selectors import datasets_visible_to, local_copy
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.workload import Trace, WorkloadSpec
 from scheduler_core.types.errors import InputError, Problem
+from scheduler_core.workload.freeze import freeze as freeze_plan
 from scheduler_core.workload.plan import ArrivalPlan as FrozenPlan
+from scheduler_core.workload.preview import preview as describe
+from scheduler_core.workload.traces.inspection import inspect
+from scheduler_core.workload.traces.reader import read_trace
 
 TRACE_OPTIONS = ("columns", "time_unit", "block_size", "same_instant", "zero_output")
 
@@ -96,8 +100,6 @@ def _receive(file: File, target: Path) -> tuple[Path, str]:  # type: ignore[type
 
 
 def _inspect(path: Path, file_format: str | None, options: dict[str, Any]) -> tuple[Trace, dict[str, Any]]:
-    from scheduler_core.workload.traces.inspection import inspect
-
     unknown = [key for key in options if key not in TRACE_OPTIONS]
     if unknown:
         known = ", ".join(TRACE_OPTIONS)
@@ -126,13 +128,10 @@ def preview(*, spec: object, user: Person) -> dict[str, Any]:
     """What a workload spec would offer (arrival curve, length quantiles, notes), and its canonical form and digest."""
     read = parse(WorkloadSpec, spec)
     frozen = _freeze(read, user)
-    return {"spec": read.canonical(), "digest": read.digest(), "plan_digest": frozen.digest, **_describe(frozen)}
+    return {"spec": read.canonical(), "digest": read.digest(), "plan_digest": frozen.digest, **describe(frozen)}
 
 
 def _freeze(spec: WorkloadSpec, user: Person) -> FrozenPlan:
-    from scheduler_core.workload.freeze import freeze as freeze_plan
-    from scheduler_core.workload.traces.reader import read_trace
-
     if spec.trace is None:
         return freeze_plan(spec)
     if spec.trace.file is not None:
@@ -157,15 +156,9 @@ def dataset_of(spec: WorkloadSpec, user: Person) -> Dataset | None:
     return dataset
 
 
-def _describe(frozen: FrozenPlan) -> dict[str, Any]:
-    from scheduler_core.workload.preview import preview as describe
-
-    return describe(frozen)
-
-
 def _store(frozen: FrozenPlan) -> ArrivalPlan:
     """Write the plan's file, then its row; of two writers of one digest the first row stays."""
-    description = _describe(frozen)
+    description = describe(frozen)
     with tempfile.TemporaryDirectory(prefix="headway-") as folder:
         path = Path(folder) / "plan"
         frozen.write(path)

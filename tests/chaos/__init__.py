@@ -1,0 +1,1 @@
+"""Real brokers and workers, killed, paused and emptied."""
