@@ -1,0 +1,73 @@
+"""Calibrating this machine: a process of its own measures steps of the real engine and fits a profile."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from scheduler_core.spec.job import MESSAGES, ArtifactMessage, CalibrationJob, ProgressMessage, ResultMessage
+from scheduler_core.spec.parse import parse
+from scheduler_core.spec.target import Profile, TorchTarget
+from scheduler_core.types.errors import HeadwayError
+
+OnProgress = Callable[[ProgressMessage], None]
+
+
+class CalibrationError(HeadwayError):
+    """The calibration process ended without a profile."""
+
+
+def calibrate(*, name: str, target: TorchTarget, quick: bool, on_progress: OnProgress) -> Profile:
+    """Measure ``target`` on this machine and fit a profile called ``name``.
+
+    ``quick`` measures fewer steps: enough to size a demo, not to plan by.
+
+    Raises:
+        CalibrationError: it failed; the message is the process's own reason.
+    """
+    with tempfile.TemporaryDirectory(prefix="headway-calibrate-") as folder:
+        job = CalibrationJob(run="calibration", name=name, target=target, quick=quick, workdir=folder)
+        path = Path(folder) / "job.json"
+        path.write_text(job.model_dump_json(), encoding="utf-8")
+        made: Path | None = None
+        ending: ResultMessage | None = None
+        with _process([sys.executable, "-m", "gpu_runner.calibrate", str(path)], Path(folder) / "log") as lines:
+            for line in lines:
+                message = MESSAGES.validate_json(line)
+                if isinstance(message, ProgressMessage):
+                    on_progress(message)
+                elif isinstance(message, ArtifactMessage) and message.name == "profile.json":
+                    made = Path(message.file)
+                elif isinstance(message, ResultMessage):
+                    ending = message
+        if ending is None or ending.outcome != "succeeded" or made is None:
+            reason = ending.reason if ending else _last_line(Path(folder) / "log")
+            raise CalibrationError(f"calibration failed: {reason or 'it ended without saying why'}")
+        return parse(Profile, json.loads(made.read_text(encoding="utf-8")))
+
+
+@contextmanager
+def _process(argv: list[str], log: Path) -> Iterator[Iterator[str]]:
+    """Lines of a process's output; the process and its children are gone when the context ends, however it ends."""
+    with log.open("wb") as errors:
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+        try:
+            assert process.stdout is not None  # a pipe was asked for
+            yield (line for line in process.stdout if line.strip())
+            process.wait(timeout=10)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else ""

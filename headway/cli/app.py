@@ -1,0 +1,35 @@
+"""All commands, gathered."""
+
+import typer
+
+from headway.cli import demo, local, remote, show
+
+app = typer.Typer(
+    help="Decide how to schedule LLM serving, with evidence.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+trace = typer.Typer(help="Look at trace files.", no_args_is_help=True, rich_markup_mode=None)
+
+app.command("play")(local.play)
+app.command("calibrate")(local.calibrate)
+trace.command("inspect")(local.trace_inspect)
+app.add_typer(trace, name="trace")
+app.command("login")(remote.login)
+app.command("submit")(remote.submit)
+app.command("check")(remote.check)
+app.command("list")(show.list_experiments)
+app.command("show")(show.show)
+app.command("watch")(remote.watch)
+app.command("cancel")(remote.cancel)
+app.command("retry")(remote.retry)
+app.command("export")(show.export)
+app.command("open")(show.open_page)
+app.command("demo")(demo.demo)
+
+
+@trace.callback()
+def _trace() -> None:
+    """Look at trace files."""

@@ -1,0 +1,124 @@
+"""Commands that need no server: play, calibrate, trace inspect."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import ExperimentFile, Json
+from headway.cli.output import as_json, say
+
+REFUSED = 2
+
+
+def play(
+    file: ExperimentFile,
+    as_data: Json = False,  # noqa: FBT002  (an option of the command line)
+    evidence: Annotated[Path | None, typer.Option(help="Keep records and tables in this folder.")] = None,
+) -> None:
+    """Play an experiment here, with no server, and judge it. Exit status: that of the verdict."""
+    from headway import specfile
+    from headway.cli.progress import PlayProgress
+    from headway.play import play as play_experiment
+    from scheduler_core.spec.experiment import ExperimentSpec
+    from scheduler_core.spec.parse import parse
+
+    spec = parse(ExperimentSpec, specfile.read(file))
+    with PlayProgress(spec.name) as progress:
+        played = play_experiment(spec, base=file.resolve().parent, on_step=progress, evidence=evidence)
+    verdict = played.verdict
+    assert verdict is not None  # play raises when there is none
+    for note in played.notes:
+        say(note)
+    for failure in played.failures:
+        say(f"failed: {failure['arm']}, repeat {failure['repeat'] + 1}: {failure['reason']}")
+    if as_data:
+        as_json(played.as_json())
+    else:
+        from scheduler_core.verdict.text import render
+
+        print(render(verdict))
+    raise typer.Exit(verdict.exit_code)
+
+
+def calibrate(
+    name: Annotated[str, typer.Option(help="Name of the profile.")] = "this-machine",
+    model: Annotated[str, typer.Option(help="Built-in shape, or a local Hugging Face folder.")] = "demo-s",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer steps, a coarser fit.")] = False,  # noqa: FBT002
+    upload: Annotated[bool, typer.Option("--upload", help="Give the profile to the server too.")] = False,  # noqa: FBT002
+    as_data: Json = False,  # noqa: FBT002
+) -> None:
+    """Measure this machine and keep a profile for modelled targets."""
+    from headway import profiles
+    from headway.calibration import calibrate as measure
+    from headway.cli.progress import CalibrationProgress
+    from scheduler_core.spec.parse import parse
+    from scheduler_core.spec.target import TorchTarget
+
+    target = parse(TorchTarget, {"model": model, "device": device, "dtype": dtype})
+    with CalibrationProgress() as progress:
+        profile = measure(name=name, target=target, quick=quick, on_progress=progress)
+    say(f"kept as {profiles.keep(profile)}")
+    if upload:
+        from headway.client import Client
+        from headway.config import connection
+
+        with Client(connection()) as client:
+            say(f"uploaded as {client.post('/profiles', profile.canonical())['url']}")
+    if as_data:
+        as_json(profile.canonical())
+        return
+    print(f"{profile.name}: {profile.model} on {profile.device}, {profile.steps_measured} steps measured")
+    print(f"held-out error {profile.held_out_error_share:.1%}, step noise {profile.residual_share:.1%}")
+
+
+def trace_inspect(
+    path: Annotated[Path, typer.Argument(help="Trace file.")],
+    file_format: Annotated[str | None, typer.Option("--format", help="Format; absent: found out.")] = None,
+    columns: Annotated[str | None, typer.Option(help='Of csv and jsonl: "arrival=t,prompt_tokens=in,...".')] = None,
+    time_unit: Annotated[str | None, typer.Option(help="Unit of the arrival column: s, ms, us or ns.")] = None,
+    block_size: Annotated[int | None, typer.Option(help="Tokens per prefix block id.")] = None,
+    as_data: Json = False,  # noqa: FBT002
+) -> None:
+    """Say what a reader finds in a trace file. Exit status 0: usable; 2: refused, with the reasons."""
+    from scheduler_core.types.errors import InputError
+    from scheduler_core.workload.traces.inspection import inspect, refusal_report
+
+    try:
+        found = inspect(
+            path,
+            format=file_format,
+            columns=_columns(columns),
+            time_unit=time_unit,
+            block_size=block_size,
+        )
+    except InputError as error:
+        if as_data:
+            as_json(refusal_report(error))
+        else:
+            say(f"refused: {error}")
+        raise typer.Exit(REFUSED) from None
+    data = found.model_dump(mode="json")
+    if as_data:
+        as_json(data)
+        return
+    for key, value in data.items():
+        if value is not None and key != "rejected":
+            print(f"{key:>20}  {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+    for row in data["rejected"][:20]:
+        print(f"{'rejected line':>20}  {row['line']}: {row['reason']}")
+
+
+def _columns(text: str | None) -> dict[str, str] | None:
+    """``arrival=t,prompt_tokens=in`` as a mapping."""
+    if text is None:
+        return None
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if not all(mark and name.strip() and value.strip() for name, mark, value in pairs):
+        raise typer.BadParameter(
+            "write pairs such as arrival=t,prompt_tokens=in,output_tokens=out", param_hint="--columns"
+        )
+    return {name.strip(): value.strip() for name, _, value in pairs}

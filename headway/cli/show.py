@@ -1,0 +1,89 @@
+"""Commands that only look: list, show, export, open."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import ExperimentId, Json, Token, Url
+from headway.cli.output import as_json, say, table
+
+_DECISIONS = {0: "accept", 10: "tune", 20: "reject", 30: "not comparable"}
+
+
+def list_experiments(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")] = 20,
+    status: Annotated[str | None, typer.Option(help="queued, running, decided, failed or cancelled.")] = None,
+    as_data: Json = False,  # noqa: FBT002
+    url: Url = None,
+    token: Token = None,
+) -> None:
+    """List experiments, newest first."""
+    from headway.client import Client
+    from headway.config import connection
+
+    with Client(connection(url=url, token=token)) as client:
+        rows = list(client.pages("/experiments", at_most=limit, status=status))
+    if as_data:
+        as_json(rows)
+        return
+    table(
+        ["id", "name", "status", "runs", "verdict", "owner", "submitted"],
+        [
+            [
+                row["id"],
+                row["name"],
+                row["status"],
+                f"{row['runs_ended']}/{row['runs_total']}",
+                _DECISIONS.get(row["exit_code"], ""),
+                row["owner"],
+                row["created_at"][:16].replace("T", " "),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def show(experiment: ExperimentId, as_data: Json = False, url: Url = None, token: Token = None) -> None:  # noqa: FBT002
+    """Show one experiment: its runs and, when it has ended, its verdict."""
+    from headway.cli.remote import print_end
+    from headway.client import Client
+    from headway.config import connection
+
+    with Client(connection(url=url, token=token)) as client:
+        found = client.get(f"/experiments/{experiment}")
+    if as_data:
+        as_json(found)
+        return
+    print(f"{found['name']} ({found['id']}), {found['status']}, plan {found['plan_digest']}")
+    rows = [[run["id"], run["arm"], str(run["repeat"] + 1), run["state"], run["reason"]] for run in found["runs"]]
+    table(["run", "arm", "repeat", "state", "reason"], rows)
+    if found["verdict"] is not None:
+        print_end(found, as_data=False)
+
+
+def export(
+    experiment: ExperimentId,
+    folder: Annotated[Path | None, typer.Option("--to", help="New folder; absent: named after the experiment.")] = None,
+    url: Url = None,
+    token: Token = None,
+) -> None:
+    """Download an experiment with the evidence of its runs."""
+    from headway.client import Client
+    from headway.config import connection
+    from headway.export import export as download
+
+    target = folder or Path(experiment)
+    with Client(connection(url=url, token=token)) as client:
+        count = download(client, experiment, target)
+    say(f"{count} files")
+    print(target)
+
+
+def open_page(experiment: ExperimentId, url: Url = None, token: Token = None) -> None:
+    """Open an experiment's page in the browser."""
+    from headway.config import connection
+
+    address = f"{connection(url=url, token=token).url}/experiments/{experiment}/"
+    print(address)
+    typer.launch(address)

@@ -1,0 +1,54 @@
+"""Profiles for modelled targets in local play: calibrated on this machine, or the bundled reference."""
+
+import json
+import re
+from pathlib import Path
+
+from headway.config import cache_folder
+from scheduler_core.spec.parse import parse
+from scheduler_core.spec.target import Profile
+from scheduler_core.types.errors import InputError, Problem
+
+
+def keep(profile: Profile) -> Path:
+    """Keep a calibrated profile for later plays; the file."""
+    folder = cache_folder() / "profiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', profile.name)}.json"
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(profile.canonical(), indent=1), encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def kept() -> list[Profile]:
+    """Profiles calibrated on this machine, newest first; files that are none are passed over."""
+    folder = cache_folder() / "profiles"
+    paths = (
+        sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True) if folder.is_dir() else []
+    )
+    found = []
+    for path in paths:
+        try:
+            found.append(parse(Profile, json.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, InputError):
+            continue
+    return found
+
+
+def choose(name: str) -> tuple[Profile, str]:
+    """The profile called ``name`` (``auto``: the newest calibrated here, else the bundled one) and where it is from.
+
+    Raises:
+        InputError: there is none of that name; the message lists those there are.
+    """
+    from scheduler_core.sim.profiles import reference_profiles
+
+    candidates = [(profile, "calibrated on this machine") for profile in kept()]
+    candidates += [(profile, "bundled reference") for profile in reference_profiles()]
+    for profile, origin in candidates:
+        if name in ("auto", profile.name):
+            return profile, origin
+    known = ", ".join(profile.name for profile, _ in candidates) or "none"
+    message = f"there is no profile {name!r}; known here: {known}. Make one with: headway calibrate --name {name}"
+    raise InputError([Problem("target.modelled.profile", message)])

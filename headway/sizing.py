@@ -1,0 +1,154 @@
+"""Choosing how much load an experiment offers, from a calibrated profile: pure, deterministic, no clock.
+
+Capacity is what a policy completes per second while it never runs out of waiting requests: the rate at which its queue
+stops being stable. A demo is sized to a share of the best arm's capacity.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scheduler_core.drive.driver import Driver
+from scheduler_core.policies.presets import Capacity, build_instance
+from scheduler_core.sim.executor import SimulatedExecutor
+from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.target import Profile
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.records import Finished, Record
+from scheduler_core.types.time import s_from_ns
+from scheduler_core.workload.plan import ArrivalPlan
+
+LOAD_SHARE = 0.7
+RUN_S = 6.0
+RUN_LIMIT_S = 7.5
+FEWEST_REQUESTS = 24
+MOST_REQUESTS = 2000
+SMALLEST_SCALE = 0.02
+SCALE_STEPS = 7
+BURST_REQUESTS = 96
+
+Plans = Callable[[int, float, float], ArrivalPlan]
+Arms = Callable[[ArrivalPlan], Mapping[str, PolicySpec]]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What runs are served on."""
+
+    profile: Profile
+    kv_blocks: int
+
+    @property
+    def capacity(self) -> Capacity:
+        """As policies see it."""
+        return Capacity(kv_blocks=self.kv_blocks, model_length=self.profile.model_length)
+
+
+@dataclass(frozen=True)
+class Size:
+    """A chosen load. ``run_s`` is the predicted duration of a run of each arm, start-up not included."""
+
+    requests: int
+    rate_rps: float
+    lengths_scale: float
+    capacity_rps: float
+    run_s: dict[str, float]
+
+    @property
+    def load_share(self) -> float:
+        """Offered rate as a share of the best arm's capacity."""
+        return self.rate_rps / self.capacity_rps
+
+
+def simulate(policy: PolicySpec, requests: Sequence[PlannedRequest], machine: Machine) -> list[float]:
+    """Seconds at which requests finished, in order, without noise."""
+    finishes = _Finishes()
+    driver = Driver(
+        instance=build_instance(policy, machine.capacity),
+        requests=requests,
+        executor=SimulatedExecutor(profile=machine.profile),
+        sink=finishes,
+        stop=lambda: False,
+    )
+    driver.run()
+    return finishes.at_s
+
+
+def capacity_rps(policy: PolicySpec, plan: ArrivalPlan, machine: Machine) -> float:
+    """Requests per second completed while all of ``plan`` waits from the start; 0 when too few can be served.
+
+    Taken between the 10th and the 90th hundredth of completions: neither filling up nor draining counts.
+    """
+    burst = [replace(request, arrival_ns=0, after=None) for request in plan.requests]
+    finished = simulate(policy, burst, machine)
+    low, high = len(finished) // 10, len(finished) * 9 // 10
+    if high - low < 2 or finished[high] <= finished[low]:
+        return 0.0 if len(finished) < 2 else (len(finished) - 1) / max(finished[-1], 1e-9)
+    return (high - low) / (finished[high] - finished[low])
+
+
+def choose(plans: Plans, arms: Arms, machine: Machine, *, scale_limit: float = 1.0) -> Size:
+    """The load at which a run lasts about `RUN_S` at `LOAD_SHARE` of the best arm's capacity.
+
+    Args:
+        plans: The frozen plan of (requests, rate in requests per second, lengths scale).
+        arms: The policies to be compared on such a plan.
+        machine: Profile and pool.
+        scale_limit: Longest lengths that fit the model, as a scale.
+
+    Lengths are shrunk until enough requests fit into a run for its percentiles to mean something; on a fast machine
+    lengths stay and the number of requests grows.
+    """
+    scale, best = _scale(plans, arms, machine, scale_limit)
+    rate = _rounded(LOAD_SHARE * best)
+    requests = _bounded(round(rate * RUN_S))
+    for _ in range(4):
+        plan = plans(requests, rate, scale)
+        run_s = {name: simulate(policy, plan.requests, machine)[-1] for name, policy in arms(plan).items()}
+        longest = max(run_s.values())
+        if longest <= RUN_LIMIT_S or requests <= FEWEST_REQUESTS:
+            break
+        requests = _bounded(round(requests * RUN_LIMIT_S / longest * 0.97))
+    return Size(requests, rate, scale, best, run_s)
+
+
+def _scale(plans: Plans, arms: Arms, machine: Machine, limit: float) -> tuple[float, float]:
+    """The largest lengths scale at which about 60 requests fit into a run, and the best arm's capacity there."""
+    wanted = 60 / RUN_S / LOAD_SHARE
+
+    def best_at(scale: float) -> float:
+        plan = plans(BURST_REQUESTS, wanted, scale)
+        return max(capacity_rps(policy, plan, machine) for policy in arms(plan).values())
+
+    low, high = SMALLEST_SCALE, max(limit, SMALLEST_SCALE)
+    at_high = best_at(high)
+    if at_high >= wanted:
+        return _rounded(high), at_high
+    for _ in range(SCALE_STEPS):
+        middle = (low * high) ** 0.5
+        if best_at(middle) >= wanted:
+            low = middle
+        else:
+            high = middle
+    scale = _rounded(low)
+    return scale, best_at(scale)
+
+
+def _bounded(requests: int) -> int:
+    return min(max(requests, FEWEST_REQUESTS), MOST_REQUESTS)
+
+
+def _rounded(value: float) -> float:
+    """Two significant digits: a figure people can repeat."""
+    return float(f"{value:.2g}")
+
+
+class _Finishes:
+    """A sink that keeps when requests finished and nothing else."""
+
+    def __init__(self) -> None:
+        self.at_s: list[float] = []
+
+    def write(self, record: Record) -> None:
+        if isinstance(record, Finished) and record.outcome == Outcome.FINISHED:
+            self.at_s.append(s_from_ns(record.at_ns))
