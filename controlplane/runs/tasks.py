@@ -1,14 +1,21 @@
 """The Celery side of runs: one task, whose message is only a doorbell."""
 
+import logging
+
 from controlplane.celery import app
 from controlplane.runs.models import Run
 from controlplane.runs.supervision.supervisor import supervise
 from controlplane.runs.supervision.worker import this_worker
 
+log = logging.getLogger(__name__)
+
 
 @app.task(name="controlplane.runs.tasks.execute", bind=True)  # type: ignore[untyped-decorator]
 def execute(self, run_id: str, attempt: int) -> None:  # type: ignore[no-untyped-def]
-    """Execute an attempt of a run, if it is still wanted and nobody has it."""
+    """Execute an attempt of a run, if it is still wanted and nobody has it. A message that says nothing is dropped."""
+    if not isinstance(run_id, str) or not isinstance(attempt, int):
+        log.warning("dropped a message that names no attempt of a run: %.100r %.100r", run_id, attempt)
+        return
     supervise(run_id=run_id, attempt=attempt, place=this_worker(self.request.hostname))
 
 
