@@ -11,6 +11,7 @@ Law: clean + cached + leased + fenced = total, and the lease counts add up to th
 """
 
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import takewhile
 
 from scheduler_core.kv.freelist import FreeList
 from scheduler_core.kv.prefix import PrefixIndex
@@ -73,6 +74,13 @@ class Ledger:
                 self._free.remove(block)
                 self.cached -= 1
             self._leases[block] = count + 1
+
+    def readable(self, blocks: list[int]) -> list[int]:
+        """The beginning of ``blocks`` up to the first that stands behind a fence."""
+        if not self._fenced:
+            return blocks
+        fenced = {block for behind in self._fenced.values() for block in behind}
+        return list(takewhile(lambda block: block not in fenced, blocks))
 
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of ``blocks`` are free: adopting them would shrink what can be allocated (V-10)."""

@@ -183,6 +183,10 @@ def check_against(spec: PolicySpec, *, model_length: int, kv_blocks: int) -> Non
                 f"so longer prompts could never run; use at least {model_length - 1}, or switch chunked_prefill on",
             )
         )
+    if full.batch.chunked_prefill is False and full.batch.long_prefill_cap:
+        problems.append(
+            Problem("batch.long_prefill_cap", "cuts prompts into chunks, but chunked_prefill is off; set one of them")
+        )
     if full.cache.blocks is not None and full.cache.blocks > kv_blocks:
         problems.append(Problem("cache.blocks", f"{full.cache.blocks} is more than the {kv_blocks} of the target"))
     if problems:

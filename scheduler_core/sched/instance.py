@@ -7,12 +7,12 @@ from scheduler_core.sched.commit import commit, end, release_batch
 from scheduler_core.sched.laws import check_conservation, check_liveness, check_residence
 from scheduler_core.sched.memory import Memory
 from scheduler_core.sched.plan import Completed, Ended, Occupancy, Planned
-from scheduler_core.sched.planner import StateView, StepBuilder
+from scheduler_core.sched.planner import StateView, StepBuilder, preempt
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.plan import StepPlan, StepResult
-from scheduler_core.types.reasons import Outcome, Reject
+from scheduler_core.types.reasons import Outcome, Preempt, Reject
 from scheduler_core.types.records import Record
 from scheduler_core.types.time import Ns
 
@@ -20,10 +20,14 @@ from scheduler_core.types.time import Ns
 class Instance:
     """Sans-IO: events with times go in, step plans and records come out; it never reads a clock.
 
-    Up to ``depth`` steps may be in flight (1: plan, complete, plan; 2: plan ahead while one runs).
+    Up to ``depth`` steps may be in flight (1: plan, complete, plan; 2: plan ahead while one runs). With
+    ``plan_on_promises`` a request whose next token is still in flight may be granted that token's step already, which
+    needs an executor that feeds tokens back on its device; otherwise it waits for the answer.
     """
 
-    def __init__(self, policy: PolicySet, *, depth: int = 1, first_block: int = 0) -> None:
+    def __init__(
+        self, policy: PolicySet, *, depth: int = 1, plan_on_promises: bool = False, first_block: int = 0
+    ) -> None:
         limits = policy.limits
         self.policy = policy
         self._depth = depth
@@ -33,7 +37,8 @@ class Instance:
                 block_size=limits.block_size,
                 caching=policy.prefix_cache,
                 first_block=first_block,
-            )
+            ),
+            plan_on_promises=plan_on_promises,
         )
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -99,6 +104,17 @@ class Instance:
         ended = end(self._state, self.policy, live, Event.ABORT, outcome=outcome, reason=reason)
         release_batch(self._state)
         return ended
+
+    def preempt(self, request: int, *, now_ns: Ns) -> None:
+        """Take a running request's blocks by order of an operator; it waits and comes back by recomputation.
+
+        Raises:
+            CallerError: the request is not running.
+        """
+        live = self._state.requests.get(request)
+        if live is None:
+            raise CallerError(f"request {request} is not live")
+        preempt(self._state, self.policy, live, revoked=None, reason=Preempt.OPERATOR, now_ns=now_ns)
 
     # --- questions ---------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class Memory:
         if not self.caching:
             return []
         most = (request.known - 1) // self.block_size
-        return self._index.match(self._keys.extend(request, most)[:most])
+        return self.ledger.readable(self._index.match(self._keys.extend(request, most)[:most]))
 
     def adopt(self, request: LiveRequest, hits: list[int]) -> None:
         """Start the request's table with found blocks."""

@@ -110,7 +110,11 @@ class StepBuilder:
         for request in tuple(self.state.running.values()):
             if self._view.budget_left == 0:
                 break
-            if request.state is State.RUNNING and request.id not in self.grants and selects(request):
+            if request.state is not State.RUNNING or request.id in self.grants:
+                continue
+            if request.promised and not self.state.plan_on_promises:
+                continue
+            if selects(request):
                 self._serve_one(request)
 
     def _serve_one(self, request: LiveRequest) -> None:
@@ -190,8 +194,10 @@ class StepBuilder:
         preempted is served in pieces all the same: it could never come back otherwise.
         """
         limits = self.policy.limits
-        length = min(want, self.policy.chunk.limit(head, self._view), self._view.budget_left)
-        if limits.chunked or length == want:
+        if limits.chunked:
+            return min(want, self.policy.chunk.limit(head, self._view), self._view.budget_left)
+        length = min(want, self._view.budget_left)
+        if length == want:
             return length
         outgrown = head.preemptions > 0 and want > limits.token_budget
         return length if outgrown and self._view.budget_left == limits.token_budget else 0

@@ -19,6 +19,7 @@ class InstanceState:
     """
 
     memory: Memory
+    plan_on_promises: bool = False
     requests: dict[int, LiveRequest] = field(default_factory=dict)
     waiting: WaitingQueue = field(default_factory=WaitingQueue)
     running: dict[int, LiveRequest] = field(default_factory=dict)

@@ -1,0 +1,117 @@
+"""Random events on an instance with a tiny pool: after each, blocks and requests are conserved, and all work ends."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from scheduler_core.policies.presets import Capacity
+from scheduler_core.request.lifecycle import State
+from scheduler_core.testing.builders import Stepper, policy_spec
+
+POLICIES = st.one_of(
+    st.builds(
+        lambda order, prefix, admit, chunked, cap, size: policy_spec(
+            "vllm_v1",
+            order__by=order,
+            cache__prefix=prefix,
+            cache__admit=admit,
+            cache__block_size=2,
+            cache__watermark=0.2,
+            batch__chunked_prefill=chunked,
+            batch__long_prefill_cap=cap,
+            batch__size=size,
+            batch__token_budget=6,
+        ),
+        st.sampled_from(["arrival", "priority"]),
+        st.sampled_from(["none", "hash"]),
+        st.sampled_from(["known", "limit"]),
+        st.booleans(),
+        st.sampled_from([0, 2]),
+        st.integers(1, 4),
+    ),
+    st.builds(
+        lambda prefix, size: policy_spec(
+            "static", batch__size=size, batch__token_budget=6, cache__block_size=2, cache__prefix=prefix
+        ),
+        st.sampled_from(["none", "hash"]),
+        st.integers(1, 3),
+    ),
+)
+
+
+class InstanceMachine(RuleBasedStateMachine):
+    """Submits, steps, aborts and preempts at random; at the end everything must drain."""
+
+    @initialize(spec=POLICIES, blocks=st.integers(2, 7), depth=st.integers(1, 2), ahead=st.booleans())
+    def make(self, spec, blocks, depth, ahead):
+        self.stepper = Stepper(spec, Capacity(blocks, 40), depth=depth, plan_on_promises=ahead)
+        self.depth = depth
+        self.offered = 0
+        self.flight = []
+        self.left: dict[int, int] = {}
+
+    @rule(prompt=st.integers(1, 9), output=st.integers(1, 6), priority=st.integers(0, 2), shared=st.integers(0, 3))
+    def submit(self, prompt, output, priority, shared):
+        index = self.offered
+        self.offered += 1
+        refused = self.stepper.submit(
+            index, prompt, limit=6, priority=priority, prefix_blocks=tuple(range(shared)), prefix_block_size=2
+        )
+        if refused is None:
+            self.left[index] = output
+
+    @rule()
+    def plan(self):
+        if len(self.flight) < self.depth:
+            planned = self.stepper.plan()
+            if planned is not None:
+                assert planned.plan.tokens <= 6
+                self.flight.append(planned)
+
+    @rule()
+    def complete(self):
+        if self.flight:
+            planned = self.flight.pop(0)
+            last = [g.request for g in planned.plan.grants if g.samples and self.left.get(g.request) == 1]
+            completed = self.stepper.complete(planned, last=last)
+            for _, request in completed.emitted:
+                self.left[request] -= 1
+            for ended in completed.ended:
+                assert self.left.pop(ended.request) >= 0
+
+    @rule(data=st.data())
+    def abort(self, data):
+        if self.left:
+            request = data.draw(st.sampled_from(sorted(self.left)))
+            assert self.stepper.instance.abort(request) is not None
+            assert self.stepper.instance.abort(request) is None
+            del self.left[request]
+
+    @rule(data=st.data())
+    def preempt(self, data):
+        running = [r for r in self.left if self.stepper.instance.state_of(r) is State.RUNNING]
+        if running:
+            self.stepper.instance.preempt(data.draw(st.sampled_from(running)), now_ns=self.stepper.now)
+
+    @invariant()
+    def lawful(self):
+        if hasattr(self, "stepper"):
+            self.stepper.instance.check()
+            assert sorted(self.left) == self.stepper.instance.open_requests()
+
+    def teardown(self):
+        if not hasattr(self, "stepper"):
+            return
+        for _ in range(2000):
+            if not self.left:
+                break
+            self.plan()
+            self.complete()
+        assert not self.left, "work did not end"
+        while self.flight:
+            self.complete()
+        assert self.stepper.instance.occupancy().kv_used == 0
+
+
+TestInstance = InstanceMachine.TestCase
+TestInstance.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -1,0 +1,101 @@
+"""Random operations on tiny pools, against a model that only knows sets and lists."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from scheduler_core.kv.ledger import Ledger
+from scheduler_core.kv.prefix_hash import HashIndex
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """The model keeps the free order as a plain list and the cache as a plain dict of block to key."""
+
+    tables = Bundle("tables")
+
+    @initialize(total=st.integers(2, 7))
+    def make(self, total):
+        self.index = HashIndex()
+        self.ledger = Ledger(total, self.index)
+        self.total = total
+        self.order = list(range(total))
+        self.keys: dict[int, int] = {}
+        self.live: dict[int, list[int]] = {}
+        self.fenced: dict[int, list[int]] = {}
+        self.made = 0
+
+    @rule(target=tables, data=st.data())
+    def allocate(self, data):
+        count = data.draw(st.integers(0, len(self.order)))
+        blocks = self.ledger.allocate(count)
+        assert blocks == self.order[:count]
+        del self.order[:count]
+        for block in blocks:
+            self.keys.pop(block, None)
+        self.made += 1
+        self.live[self.made] = blocks
+        return self.made
+
+    @rule(table=tables, key=st.integers(0, 3), data=st.data())
+    def publish(self, table, key, data):
+        blocks = [block for block in self.live.get(table, ()) if block not in self.keys]
+        if blocks:
+            block = data.draw(st.sampled_from(blocks))
+            self.ledger.publish(key, block)
+            self.keys[block] = key
+
+    @rule(target=tables, keys=st.lists(st.integers(0, 3), max_size=3, unique=True))
+    def hit(self, keys):
+        found = self.index.match(keys)
+        for key, block in zip(keys, found, strict=False):
+            assert self.keys[block] == key
+        missing = keys[len(found) : len(found) + 1]
+        assert not missing or missing[0] not in self.keys.values()
+        fenced = {block for blocks in self.fenced.values() for block in blocks}
+        found = self.ledger.readable(found)
+        assert not fenced & set(found)
+        assert self.ledger.idle(found) == sum(block in self.order for block in found)
+        self.ledger.adopt(found)
+        self.order = [block for block in self.order if block not in found]
+        self.made += 1
+        self.live[self.made] = found
+        return self.made
+
+    @rule(table=tables, fence=st.none() | st.integers(0, 1))
+    def release(self, table, fence):
+        blocks = self.live.pop(table, None)
+        if blocks is None:
+            return
+        self.ledger.release(blocks, fence=fence)
+        still = {block for others in self.live.values() for block in others}
+        freed = [block for block in reversed(blocks) if block not in still]
+        if fence is None:
+            self.settle(freed)
+        else:
+            self.fenced.setdefault(fence, []).extend(freed)
+
+    @precondition(lambda self: self.fenced)
+    @rule(fence=st.integers(0, 1))
+    def lift(self, fence):
+        self.ledger.lift(fence)
+        self.settle(self.fenced.pop(fence, []))
+
+    def settle(self, freed):
+        for block in freed:
+            if block in self.keys:
+                self.order.append(block)
+            else:
+                self.order.insert(0, block)
+
+    @invariant()
+    def agrees(self):
+        if not hasattr(self, "ledger"):
+            return
+        self.ledger.check(self.live.values())
+        assert self.ledger.free_order() == self.order
+        assert self.ledger.cached == sum(block in self.keys for block in self.order)
+        assert self.ledger.used + self.ledger.cached + self.ledger.clean == self.total
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
