@@ -80,7 +80,11 @@ def _workers() -> Iterator[Trouble]:
     now = timezone.now()
     if newest is not None and now - newest <= settings.WORKER_DEAD_AFTER:
         return
-    since = "None has ever reported." if newest is None else f"The last one was heard {duration((now - newest).total_seconds())} ago."
+    since = (
+        "None has ever reported."
+        if newest is None
+        else f"The last one was heard {duration((now - newest).total_seconds())} ago."
+    )
     yield Trouble(
         "warn", "No worker is online.", f"{since} Runs wait in the queue until one starts: make up, or make worker."
     )
