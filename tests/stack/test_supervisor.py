@@ -3,7 +3,6 @@
 import http.client
 import os
 import signal
-import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -118,14 +117,3 @@ def test_a_damaged_queue_file_is_set_aside(start: Start, home: Path) -> None:
     assert "damaged" in second.said()
     assert list(home.glob("valkey-damaged-*"))
     assert second.stop() == 0
-
-
-def test_a_port_is_not_taken_by_a_closed_connection(start: Start) -> None:
-    """Connections of the stop before linger in TIME_WAIT and must not look like another program."""
-    first = start().wait_ready()
-    with socket.create_connection(("127.0.0.1", first.port)) as client:
-        client.sendall(b"GET /login/ HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-        client.recv(100)
-        assert first.stop() == 0
-    refused = command("--port", str(first.port), "--help", home=first.home)
-    assert refused.returncode == 0
