@@ -49,7 +49,7 @@ class Closed(Spec):
     """Closed loop: a fixed number of users, each sending the next request after the answer and a think time."""
 
     concurrency: PositiveInt = Field(description="Users sending at the same time.")
-    think_s: float = Field(0.0, ge=0, description="Seconds between an answer and that user's next request.")
+    think_s: float = Field(0.0, ge=0, le=86_400, description="Seconds between an answer and that user's next request.")
 
 
 class Ramp(Spec):
@@ -295,7 +295,7 @@ class Sessions(Spec):
     """
 
     turns: Length = Field(Length(fixed=3), description="Turns of one conversation.")
-    think_s: float = Field(1.0, ge=0, description="Seconds between an answer and the next turn.")
+    think_s: float = Field(1.0, ge=0, le=86_400, description="Seconds between an answer and the next turn.")
 
 
 class WorkloadSpec(Spec):
