@@ -27,7 +27,7 @@ def conclude(experiment: Experiment, runs: list[Run]) -> dict[str, Any]:
     if not summaries:
         return {"status": Experiment.Status.FAILED, "reason": _first_failure(runs), "verdict": None}
     try:
-        from scheduler_core.verdict import decide
+        from scheduler_core.verdict.decide import decide
 
         spec = parse(ExperimentSpec, experiment.spec)
         verdict = decide(spec, [parse(RunSummary, summary) for summary in summaries])

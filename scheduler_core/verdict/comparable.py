@@ -1,0 +1,183 @@
+"""Whether two arms may be compared at all: the obstacles, each in a sentence, before any figure is read."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler_core.evidence.schema import RunSummary
+from scheduler_core.verdict.layers import Difference
+from scheduler_core.verdict.pairs import Pair, changes_of
+from scheduler_core.verdict.wording import join
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Token ids of one request and the positions where its two best logits nearly tied."""
+
+    tokens: Sequence[int]
+    ties: Sequence[int] = ()
+
+
+Outputs = Callable[[str], Mapping[int, Output]]
+
+
+def usable(runs: Sequence[RunSummary], arm: str) -> dict[int, RunSummary]:
+    """The arm's complete runs by repeat, the newest attempt of each."""
+    found: dict[int, RunSummary] = {}
+    for run in sorted(runs, key=lambda run: run.attempt):
+        if run.arm == arm and run.complete:
+            found[run.repeat] = run
+    return found
+
+
+def obstacles(pairs: Sequence[Pair], change: Difference, *, kind: str, outputs: Outputs | None) -> list[str]:
+    """Why these pairs cannot be compared; empty when they can."""
+    return [
+        *_audits(pairs),
+        *_plans(pairs),
+        *_second_differences(pairs),
+        *_cache(pairs),
+        *_lengths(pairs),
+        *_outputs(pairs, outputs),
+        *_no_effect(pairs, change, kind=kind),
+    ]
+
+
+def _runs(pairs: Sequence[Pair]) -> Iterator[RunSummary]:
+    for pair in pairs:
+        yield from pair
+
+
+def _audits(pairs: Sequence[Pair]) -> Iterator[str]:
+    for run in _runs(pairs):
+        if not run.audit.passed:
+            first = run.audit.violations[0] if run.audit.violations else None
+            what = f"{first.rule}: {first.where}: {first.message}" if first else "no violation recorded"
+            yield f"run {run.run} ({run.arm}, repeat {run.repeat}) failed its audit: {what}"
+
+
+def _plans(pairs: Sequence[Pair]) -> Iterator[str]:
+    for base, candidate in pairs:
+        if base.plan_digest != candidate.plan_digest:
+            yield (
+                f"repeat {base.repeat}: the arrival plans differ ({short(base.plan_digest)} and "
+                f"{short(candidate.plan_digest)})"
+            )
+        if base.measured != candidate.measured or base.offered != candidate.offered:
+            yield (
+                f"repeat {base.repeat}: measured requests differ ({base.measured} of {base.offered} and "
+                f"{candidate.measured} of {candidate.offered})"
+            )
+
+
+def _second_differences(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Target, level and machine must be equal: only the policy is the declared variable."""
+    found: set[str] = set()
+    for base, candidate in pairs:
+        if base.level != candidate.level:
+            found.add(f"the evidence levels differ ({base.level} and {candidate.level})")
+        if base.target != candidate.target:
+            found.add("the targets differ; only the policy was declared to")
+        keys = [
+            key
+            for key in sorted(base.fingerprint.keys() | candidate.fingerprint.keys())
+            if base.fingerprint.get(key) != candidate.fingerprint.get(key)
+        ]
+        if keys:
+            shown = [f"{key} {base.fingerprint.get(key)} and {candidate.fingerprint.get(key)}" for key in keys]
+            found.add(f"the machines differ: {join(shown)}")
+    yield from sorted(found)
+
+
+def _cache(pairs: Sequence[Pair]) -> Iterator[str]:
+    for base, candidate in pairs:
+        if base.initial_cache_blocks != candidate.initial_cache_blocks:
+            yield (
+                f"repeat {base.repeat}: the prefix cache held {base.initial_cache_blocks} blocks at the start of "
+                f"{base.arm} and {candidate.initial_cache_blocks} of {candidate.arm}; reset or prime both alike"
+            )
+
+
+def _lengths(pairs: Sequence[Pair]) -> Iterator[str]:
+    for base, candidate in pairs:
+        same_finished = base.outcomes.get("finished") == candidate.outcomes.get("finished") == base.offered
+        if same_finished and base.lengths_digest != candidate.lengths_digest:
+            yield f"repeat {base.repeat}: received output lengths differ, which the declared variable cannot explain"
+
+
+def _outputs(pairs: Sequence[Pair], outputs: Outputs | None) -> Iterator[str]:
+    for base, candidate in pairs:
+        if None in (base.outputs_digest, candidate.outputs_digest) or base.outputs_digest == candidate.outputs_digest:
+            continue
+        if outputs is not None:
+            different = unequal_outputs(outputs(base.run), outputs(candidate.run))
+            if different:
+                shown = ", ".join(str(request) for request in different[:5])
+                yield f"repeat {base.repeat}: outputs of {len(different)} requests differ beyond ties ({shown})"
+        elif base.outcomes == candidate.outcomes and not (base.ties or candidate.ties):
+            yield f"repeat {base.repeat}: outputs differ and no near-tie of logits explains it"
+
+
+def unequal_outputs(one: Mapping[int, Output], other: Mapping[int, Output]) -> list[int]:
+    """Requests answered in both whose tokens first differ at a place that neither reported as a near-tie.
+
+    After the first reported tie at which they part, two greedy continuations are different texts.
+    """
+    found = []
+    for request in sorted(one.keys() & other.keys()):
+        mine, theirs = one[request], other[request]
+        if len(mine.tokens) != len(theirs.tokens):
+            found.append(request)
+            continue
+        tokens = zip(mine.tokens, theirs.tokens, strict=True)
+        first = next((place for place, (left, right) in enumerate(tokens) if left != right), None)
+        if first is not None and first not in mine.ties and first not in theirs.ties:
+            found.append(request)
+    return found
+
+
+def _no_effect(pairs: Sequence[Pair], change: Difference, *, kind: str) -> Iterator[str]:
+    """A parameter that never changed a decision has shown no effect, so no result can be credited to it."""
+    if change.none or kind != "modelled":
+        return
+    digests = [(base.decisions_digest, candidate.decisions_digest) for base, candidate in pairs]
+    if all(old is not None and old == new for old, new in digests):
+        yield f"{change.sentence()}: not one decision of any step differed, so the change took no effect at this load"
+
+
+def identical_outputs(runs: Sequence[RunSummary], outputs: Outputs | None) -> str:
+    """In words: whether all runs of a plan gave the same tokens."""
+    digests = {(run.plan_digest, run.outputs_digest) for run in runs}
+    if all(run.outputs_digest is None for run in runs):
+        return "not applicable: this target makes no tokens"
+    if len(digests) == len({run.plan_digest for run in runs}):
+        return "equal in every run, token for token"
+    ties = sum(run.ties for run in runs)
+    if outputs is None:
+        return f"differ between runs; {ties} near-ties of logits were reported and not compared place by place"
+    first = next(run for run in runs if run.outputs_digest is not None)
+    others = [run for run in runs if run.plan_digest == first.plan_digest and run is not first]
+    different = {request for run in others for request in unequal_outputs(outputs(first.run), outputs(run.run))}
+    if different:
+        return f"differ beyond ties in {len(different)} requests"
+    return f"equal up to {ties} reported near-ties of logits"
+
+
+def completion(run: RunSummary) -> float:
+    """Share of offered measured requests that finished."""
+    figure = run.metrics.get("completion_share")
+    if figure is None or figure.value is None:
+        return run.outcomes.get("finished", 0) / max(run.offered, 1)
+    return figure.value
+
+
+def completion_falls(pairs: Sequence[Pair], *, exact: bool, confidence: float) -> bool:
+    """Whether fewer of the candidate's requests surely finish."""
+    evidence = changes_of(pairs, lambda run: run.metrics.get("completion_share"), exact=exact)
+    if evidence.missing:
+        return False
+    return evidence.bounds(confidence)[1] < 0
+
+
+def short(digest: str) -> str:
+    """A digest short enough for a sentence."""
+    return f"{digest[:4]}..{digest[-2:]}" if len(digest) > 8 else digest

@@ -1,0 +1,63 @@
+"""Under which conditions a conclusion holds; it is never extended beyond them."""
+
+from collections.abc import Sequence
+
+from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.verdict.comparable import completion, short
+from scheduler_core.verdict.layers import Difference
+from scheduler_core.verdict.pairs import Pair
+
+LEVELS = {
+    "simulation": "a calibrated model on a simulated clock, not kernels",
+    "cpu_kernels": "real kernels on CPU",
+    "gpu_kernels": "real kernels on GPU",
+    "external_server": "an external server, seen from its client",
+    "imported": "results measured elsewhere",
+}
+
+
+def conditions(spec: ExperimentSpec, pairs: Sequence[Pair], change: Difference, *, exact: bool) -> list[str]:
+    """Sentences: what was varied, on what, with which traffic, how often, and what was not complete."""
+    found = [f"varied: {change.sentence()}"]
+    if not pairs:
+        return found
+    run = pairs[0][0]
+    named = [str(run.fingerprint[key]) for key in ("device", "cpu", "torch", "profile") if run.fingerprint.get(key)]
+    machine = ", ".join(named)
+    found.append(
+        f"for {LEVELS.get(run.level, run.level)}{f' ({machine})' if machine else ''}, one instance; it says "
+        "nothing about other models, hardware or topologies"
+    )
+    digests = sorted({short(pair[0].plan_digest) for pair in pairs})
+    found.append(f"traffic: plan {', '.join(digests)}, {run.measured} measured of {run.offered} requests per run")
+    if exact:
+        found.append("the model ran without noise: figures are exact, there is no interval")
+    else:
+        found.append(f"{len(pairs)} interleaved pairs of runs, intervals by Student's t over pairs, Holm over gates")
+    if len(pairs) < spec.repeats:
+        found.append(f"{spec.repeats - len(pairs)} of {spec.repeats} repeats have no complete pair and are left out")
+    shares = [sum(completion(pair[side]) for pair in pairs) / len(pairs) for side in (0, 1)]
+    if min(shares) < 1:
+        found.append(
+            f"completion {shares[0] * 100:.1f} % (baseline) and {shares[1] * 100:.1f} % (candidate); gates read "
+            "censored quantiles, in which an unfinished request is infinitely late"
+        )
+    return [*found, *_took_effect(pairs, change)]
+
+
+def _took_effect(pairs: Sequence[Pair], change: Difference) -> list[str]:
+    """Figures that show a changed batch parameter at work."""
+    shown = []
+    for parameter, metric, words in (
+        ("batch.token_budget", "batch_tokens_max", "largest step in tokens"),
+        ("batch.size", "running_max", "most requests at once"),
+        ("cache.blocks", "peak_kv_blocks", "most KV blocks used"),
+    ):
+        if parameter in change.parameters:
+            values = []
+            for side in (0, 1):
+                figures = [pair[side].metrics.get(metric) for pair in pairs]
+                values.append(max((f.value for f in figures if f is not None and f.value is not None), default=None))
+            if None not in values:
+                shown.append(f"{parameter} took effect: {words} {values[0]:g} and {values[1]:g}")
+    return shown

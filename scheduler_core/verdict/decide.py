@@ -1,0 +1,159 @@
+"""From the runs of an experiment to its verdict."""
+
+from collections.abc import Sequence
+
+from scheduler_core.evidence.schema import RunSummary
+from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.verdict.attribution import effects, why
+from scheduler_core.verdict.comparable import (
+    Outputs,
+    completion,
+    completion_falls,
+    identical_outputs,
+    obstacles,
+    short,
+    usable,
+)
+from scheduler_core.verdict.conditions import conditions
+from scheduler_core.verdict.decision import Ruling, rule
+from scheduler_core.verdict.gates import Claim, claims, judge
+from scheduler_core.verdict.layers import Difference, difference
+from scheduler_core.verdict.next_steps import next_steps, one_layer_at_a_time
+from scheduler_core.verdict.pairs import Pair
+from scheduler_core.verdict.schema import (
+    EXIT_CODES,
+    EXIT_NOT_COMPARABLE,
+    Comparison,
+    Decision,
+    Gate,
+    Verdict,
+)
+from scheduler_core.verdict.watches import watches
+from scheduler_core.verdict.wording import percent
+
+GOODPUT_MARGIN = -0.02  # guard added where completion differs, so that dropping work never wins
+
+
+def decide(spec: ExperimentSpec, runs: Sequence[RunSummary], *, outputs: Outputs | None = None) -> Verdict:
+    """Compare every candidate arm of ``spec`` with its baseline.
+
+    ``runs`` are the summaries of runs that ended, any order, any attempts; runs that are not there count as failed.
+    ``outputs`` reads the token ids of a run by its id, so that differing digests can be compared up to ties.
+    """
+    comparisons = [_Comparing(spec, runs, name, outputs).result() for name in spec.arms if name != spec.baseline]
+    codes = [comparison.exit_code for comparison in comparisons]
+    return Verdict(
+        experiment=spec.name,
+        comparisons=comparisons,
+        identical_outputs=identical_outputs([run for run in runs if run.complete], outputs),
+        exit_code=min(codes, default=EXIT_NOT_COMPARABLE),
+    )
+
+
+class _Comparing:
+    """One candidate against the baseline: the evidence, gathered once."""
+
+    def __init__(
+        self, spec: ExperimentSpec, runs: Sequence[RunSummary], candidate: str, outputs: Outputs | None
+    ) -> None:
+        self.spec = spec
+        self.candidate = candidate
+        self.outputs = outputs
+        self.base_runs = usable(runs, spec.baseline)
+        self.candidate_runs = usable(runs, candidate)
+        repeats = sorted(self.base_runs.keys() & self.candidate_runs.keys())
+        self.pairs: list[Pair] = [(self.base_runs[repeat], self.candidate_runs[repeat]) for repeat in repeats]
+        self.exact = bool(self.pairs) and all(_noise_free(run) for pair in self.pairs for run in pair)
+        self.change = self._difference()
+
+    def result(self) -> Comparison:
+        """The comparison, whatever state the evidence is in."""
+        if not self.pairs:
+            return self._without_pairs()
+        found = obstacles(self.pairs, self.change, kind=self.spec.target.kind, outputs=self.outputs)
+        if found:
+            return self._comparison(obstacles=found, headline=f"not comparable: {found[0]}")
+        return self._decided()
+
+    def _difference(self) -> Difference:
+        if self.pairs:
+            base, candidate = self.pairs[0]
+            return difference(base.policy, candidate.policy)
+        arms = self.spec.arms
+        return difference(arms[self.spec.baseline].canonical(), arms[self.candidate].canonical())
+
+    def _without_pairs(self) -> Comparison:
+        if self.base_runs and not self.candidate_runs:
+            reason = "runnability: no run of the candidate completed while the baseline's did"
+            ruling = Ruling(Decision.REJECT, reason)
+            return self._comparison(ruling=ruling, headline=f"reject: {reason}")
+        reason = (
+            f"the baseline {self.spec.baseline} has no completed run"
+            if not self.base_runs
+            else "no repeat has a completed run of both arms"
+        )
+        return self._comparison(obstacles=[reason], headline=f"not comparable: {reason}")
+
+    def _decided(self) -> Comparison:
+        goal = self.spec.goal
+        fallen = completion_falls(self.pairs, exact=self.exact, confidence=goal.confidence)
+        found = claims(goal, self.pairs, exact=self.exact, extra=self._extra_guards())
+        gates = judge(found, goal.confidence)
+        watched = watches(self.pairs, exact=self.exact)
+        if fallen and not self.change.explains_dropping:
+            shares = [sum(completion(pair[side]) for pair in self.pairs) / len(self.pairs) for side in (0, 1)]
+            reason = f"runnability: completion falls from {shares[0] * 100:.1f} % to {shares[1] * 100:.1f} %"
+            ruling = Ruling(Decision.REJECT, reason, ("completion_share",))
+        else:
+            ruling = rule(gates[0], [*gates[1:], *watched], pairs=len(self.pairs), exact=self.exact)
+        return self._comparison(ruling=ruling, gates=[*gates, *watched], found=found)
+
+    def _extra_guards(self) -> dict[str, float]:
+        differ = any(completion(base) != completion(candidate) for base, candidate in self.pairs)
+        return {"goodput_rps": GOODPUT_MARGIN} if differ else {}
+
+    def _comparison(
+        self,
+        *,
+        ruling: Ruling | None = None,
+        obstacles: Sequence[str] = (),
+        headline: str = "",
+        gates: Sequence[Gate] = (),
+        found: Sequence[Claim] = (),
+    ) -> Comparison:
+        goal = self.spec.goal
+        decided = bool(gates)
+        run = self.pairs[0][0] if self.pairs else next(iter(self.base_runs.values()), None)
+        steps = next_steps(self.spec, ruling, self.candidate, found, gates) if ruling and decided else []
+        split = one_layer_at_a_time(self.spec, self.change, self.candidate) if decided else None
+        return Comparison(
+            baseline=self.spec.baseline,
+            candidate=self.candidate,
+            comparable=not obstacles,
+            obstacles=list(obstacles),
+            decision=ruling.decision if ruling else None,
+            headline=headline or _headline(ruling, gates),
+            pairs=len(self.pairs),
+            requests_per_run=run.measured if run else 0,
+            plan_digest=short(run.plan_digest) if run else "",
+            gates=list(gates),
+            effects=effects(self.pairs, self.change, exact=self.exact, confidence=goal.confidence) if decided else [],
+            why=why(self.pairs, self.change) if decided else [],
+            conditions=conditions(self.spec, self.pairs, self.change, exact=self.exact),
+            next_steps=[*steps, *([split] if split else [])],
+            exit_code=EXIT_CODES[ruling.decision] if ruling else EXIT_NOT_COMPARABLE,
+        )
+
+
+def _headline(ruling: Ruling | None, gates: Sequence[Gate]) -> str:
+    """Decision, the primary's change, and the reason; a broken watch is named here."""
+    assert ruling is not None
+    primary = gates[0]
+    change = f" ({primary.metric} {percent(primary.change)})" if primary.change is not None else ""
+    stalled = next((gate.sentence for gate in gates if gate.metric == "stall_share"), "")
+    return f"{ruling.decision}: {ruling.reason}{change}" + (f"; {stalled}" if stalled else "")
+
+
+def _noise_free(run: RunSummary) -> bool:
+    modelled = run.target.get("modelled")
+    return isinstance(modelled, dict) and modelled.get("noise") is False

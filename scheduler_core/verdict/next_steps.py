@@ -1,0 +1,196 @@
+"""The next experiment worth running, as a filled-in form: more pairs, a knob turned, or a higher load."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.verdict.decision import Ruling
+from scheduler_core.verdict.gates import LEAST_PAIRS, Claim
+from scheduler_core.verdict.layers import Difference
+from scheduler_core.verdict.pairs import pairs_needed
+from scheduler_core.verdict.schema import Decision, Gate, NextStep
+
+MOST_PAIRS = 100
+LOAD_FACTOR = 1.25
+_COMMAND = "headway submit next.yaml --wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A parameter and the way to turn it; ``why`` is the evidence in words."""
+
+    parameter: str
+    factor: float
+    why: str
+
+
+# Broken or undecided metric -> knobs to try, in order; only parameters that the candidate has set are turned.
+KNOBS: dict[str, tuple[Knob, ...]] = {
+    "tpot": (
+        Knob("batch.token_budget", 0.5, "decode shares its steps with prefill: smaller steps shorten every gap"),
+        Knob("batch.size", 0.5, "fewer requests share each decode step"),
+    ),
+    "itl": (Knob("batch.token_budget", 0.5, "prefill ahead of decode makes the long gaps"),),
+    "longest_gap": (
+        Knob("batch.token_budget", 0.5, "prefill ahead of decode makes the longest gaps"),
+        Knob("batch.size", 0.75, "fewer residents, fewer preemptions"),
+    ),
+    "stall_share": (
+        Knob("batch.size", 0.75, "fewer residents, fewer preemptions and shorter stalls"),
+        Knob("batch.token_budget", 0.5, "long prefill steps hold up everybody's next token"),
+    ),
+    "ttft": (
+        Knob("batch.token_budget", 2.0, "prompts are cut into fewer steps"),
+        Knob("batch.size", 2.0, "requests are admitted sooner"),
+        Knob("batch.max_wait_ms", 0.5, "a batch starts earlier"),
+    ),
+    "queue_wait": (Knob("batch.size", 2.0, "requests are admitted sooner"),),
+    "goodput": (Knob("batch.size", 2.0, "more requests share a step"),),
+    "throughput": (
+        Knob("batch.token_budget", 2.0, "larger steps use the device better"),
+        Knob("batch.size", 2.0, "more requests share a step"),
+    ),
+    "peak": (Knob("cache.blocks", 0.75, "a smaller pool bounds memory"),),
+}
+
+
+def next_steps(
+    spec: ExperimentSpec, ruling: Ruling, candidate: str, found: Sequence[Claim], gates: Sequence[Gate]
+) -> list[NextStep]:
+    """What to run next after ``ruling``: most useful first."""
+    if ruling.decision is Decision.ACCEPT:
+        return [_more_load(spec, "find the load at which each arm breaks its objectives")]
+    elsewhere = [_more_load(spec, "look for a load at which the arms differ")]
+    if ruling.decision is Decision.REJECT:
+        no_gain = gates[0].state == "failed" and gates[0].label != "worse"
+        return elsewhere if no_gain else _turn(spec, ruling, candidate, gates) or elsewhere
+    pairs = _more_pairs(spec, found, gates)
+    return [*pairs, *_turn(spec, ruling, candidate, gates)] if pairs else _turn(spec, ruling, candidate, gates)
+
+
+def one_layer_at_a_time(spec: ExperimentSpec, change: Difference, candidate: str) -> NextStep | None:
+    """Arms that change one layer each, when the candidate changed several, so that each can be credited."""
+    if change.single or change.none or len(change.sections) < 2 or change.preset is not None:
+        return None
+    form = _form(spec)
+    base = form["arms"][spec.baseline]
+    arms = {spec.baseline: base}
+    for section in change.sections:
+        arm = copy.deepcopy(base)
+        arm[section] = copy.deepcopy(form["arms"][candidate][section])
+        arms[f"{candidate} {section} only"] = arm
+    form["arms"] = arms
+    return NextStep(
+        title="one layer at a time",
+        because=f"{change.layer} changed together; a layer is credited only by arms that change it alone",
+        experiment=form,
+        command=_COMMAND,
+    )
+
+
+def repeats_needed(found: Sequence[Claim], gates: Sequence[Gate]) -> int | None:
+    """Most pairs that any undecided gate needs; None when one of them would need more than `MOST_PAIRS`."""
+    needed = LEAST_PAIRS
+    for claim, gate in zip(found, gates, strict=False):
+        if gate.state != "undecided" or claim.changes.missing or not claim.changes.finite:
+            continue
+        distance = abs(claim.changes.mean - claim.border)
+        confidence = gate.interval.confidence if gate.interval is not None else 0.95
+        count = pairs_needed(claim.changes.spread, distance, confidence, MOST_PAIRS)
+        if count is None:
+            return None
+        needed = max(needed, count)
+    return needed
+
+
+def _more_pairs(spec: ExperimentSpec, found: Sequence[Claim], gates: Sequence[Gate]) -> list[NextStep]:
+    needed = repeats_needed(found, gates)
+    if needed is None:
+        return []
+    undecided = [gate.metric for gate in gates if gate.state == "undecided"]
+    count = max(needed, spec.repeats + 1) if undecided and spec.repeats >= LEAST_PAIRS else needed
+    if count <= spec.repeats:
+        return []
+    form = _form(spec)
+    form["repeats"] = count
+    what = f"{', '.join(undecided)} would be decided" if undecided else "a decision becomes possible"
+    return [
+        NextStep(
+            title=f"{count} pairs instead of {spec.repeats}",
+            because=f"at the spread seen, {what} by about {count} pairs of runs",
+            experiment=form,
+            command=_COMMAND,
+        )
+    ]
+
+
+def _turn(spec: ExperimentSpec, ruling: Ruling, candidate: str, gates: Sequence[Gate]) -> list[NextStep]:
+    """Turn the first knob that answers a metric the ruling rests on and that the candidate has set."""
+    arm = spec.arms[candidate].canonical()
+    by_name = {gate.metric: gate for gate in gates}
+    for metric in ruling.deciding:
+        for knob in _knobs(metric.rpartition(": ")[2]):
+            section, name = knob.parameter.split(".")
+            value = arm[section].get(name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+                continue
+            new = type(value)(max(1, round(value * knob.factor))) if isinstance(value, int) else value * knob.factor
+            if new == value:
+                continue
+            form = _form(spec)
+            form["arms"][candidate][section][name] = new
+            direction = "lower" if new < value else "raise"
+            gate = by_name.get(metric)
+            evidence = gate.sentence if gate is not None else ruling.reason
+            return [
+                NextStep(
+                    title=f"{direction} {knob.parameter} of {candidate} from {value:g} to {new:g}",
+                    because=f"{knob.why}; evidence: {evidence}",
+                    experiment=form,
+                    command=_COMMAND,
+                )
+            ]
+    return []
+
+
+def _knobs(metric: str) -> tuple[Knob, ...]:
+    return next((knobs for stem, knobs in KNOBS.items() if metric.startswith(stem)), ())
+
+
+def _more_load(spec: ExperimentSpec, because: str) -> NextStep:
+    form = _form(spec)
+    changed = _scale_load(form["workload"], LOAD_FACTOR)
+    return NextStep(
+        title=f"the same arms at {LOAD_FACTOR:g} times the load" if changed else "the same arms on other traffic",
+        because=because,
+        experiment=form,
+        command=_COMMAND,
+    )
+
+
+def _scale_load(workload: dict[str, Any], factor: float) -> bool:
+    """Multiply the rate (or the concurrency) of a workload form; False when it has none that can be scaled."""
+    holders = [workload, workload.get("trace"), *(workload.get("arrivals") or {}).values()]
+    scaled = False
+    for holder in holders:
+        if not isinstance(holder, dict):
+            continue
+        for key in ("rate_rps", "from_rps", "to_rps"):
+            if isinstance(holder.get(key), int | float):
+                holder[key] = round(holder[key] * factor, 6)
+                scaled = True
+        if isinstance(holder.get("concurrency"), int):
+            holder["concurrency"] = max(holder["concurrency"] + 1, round(holder["concurrency"] * factor))
+            scaled = True
+    return scaled
+
+
+def _form(spec: ExperimentSpec) -> dict[str, Any]:
+    """The experiment as a form to fill in: what was written, nothing that was left out."""
+    form: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
+    for arm in form["arms"].values():
+        for section in ("order", "cache", "batch", "pools"):
+            arm.setdefault(section, {})
+    return form

@@ -1,0 +1,41 @@
+"""A verdict in a terminal, in the words that the page shows too."""
+
+from scheduler_core.verdict.gates import gate_words, label_words
+from scheduler_core.verdict.schema import Comparison, Gate, Verdict
+from scheduler_core.verdict.wording import amount, percent, within
+
+
+def render(verdict: Verdict) -> str:
+    """The whole verdict: one block per comparison, then what the outputs say."""
+    blocks = [comparison_text(comparison) for comparison in verdict.comparisons]
+    return "\n\n".join([*blocks, f"outputs  {verdict.identical_outputs}"]) + "\n"
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Headline, gates, reasons, conditions, next steps."""
+    word = comparison.decision.value if comparison.decision else "not comparable"
+    lines = [
+        f"{word:<8} {comparison.candidate} against {comparison.baseline}, {comparison.pairs} x "
+        f"{comparison.requests_per_run} requests each, interleaved, plan {comparison.plan_digest or 'none'}",
+        f"  {comparison.headline}",
+    ]
+    width = max((len(gate.metric) for gate in comparison.gates), default=0)
+    lines += [f"  {gate_line(gate, width)}" for gate in comparison.gates]
+    lines += [f"  obstacle  {obstacle}" for obstacle in comparison.obstacles]
+    lines += [f"  why   {reason}" for reason in comparison.why]
+    lines += [f"  holds {condition}" for condition in comparison.conditions]
+    for step in comparison.next_steps:
+        lines.append(f"  next  {step.title}: {step.because}" + (f"  ({step.command})" if step.command else ""))
+    return "\n".join(lines)
+
+
+def gate_line(gate: Gate, width: int = 0) -> str:
+    """One gate as a line of the table."""
+    if gate.change is None:
+        return gate.sentence
+    values = f"{amount(gate.baseline, gate.unit)} -> {amount(gate.candidate, gate.unit)}"
+    bracket = within(gate.interval) if gate.interval else "no interval"
+    return (
+        f"{gate.metric:<{width}}  {values}  {percent(gate.change)} {bracket}  {label_words(gate)}  "
+        f"{gate_words(gate)}  {gate.state}"
+    )
