@@ -1,8 +1,6 @@
 """Calibrating this machine: a process of its own measures steps of the real engine and fits a profile."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -53,16 +51,19 @@ def calibrate(*, name: str, target: TorchTarget, quick: bool, on_progress: OnPro
 
 @contextmanager
 def _process(argv: list[str], log: Path) -> Iterator[Iterator[str]]:
-    """Lines of a process's output; the process and its children are gone when the context ends, however it ends."""
+    """Lines of a process's output; the process is gone when the context ends, however it ends.
+
+    It stays in this process's group, so that whoever ends that group ends it too.
+    """
     with log.open("wb") as errors:
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             assert process.stdout is not None  # a pipe was asked for
             yield (line for line in process.stdout if line.strip())
             process.wait(timeout=10)
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
                 process.wait()
             if process.stdout is not None:
                 process.stdout.close()

@@ -186,7 +186,6 @@ class Supervisor:
         screen.say("")
         if self.options.demo:
             environ = {**self.environ, "HEADWAY_URL": self.address, "HEADWAY_TOKEN": prepared["token"]}
-            environ.pop("REDIS_URL_FILE", None)
             self._demo = spawn([sys.executable, "-m", "headway", "demo"], environ, ROOT, stdout=None, stderr=None)
             guardian.register_group(self._demo.pid)
 
@@ -235,7 +234,6 @@ class Supervisor:
             screen.say("Stopping ...")
         began = time.monotonic()
         if self._demo is not None:
-            self._demo.terminate()
             kill_group(self._demo.pid)
             self._demo.wait()
         queue_last = sorted(self.children, key=lambda child: child.name == "valkey")
