@@ -70,6 +70,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "controlplane.api.middleware.RequestIds",
+    "controlplane.api.middleware.ApiErrors",
     "django.middleware.security.SecurityMiddleware",
     "controlplane.ui.security.PagePolicy",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -79,7 +80,6 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "controlplane.api.middleware.ApiErrors",
 ]
 
 ROOT_URLCONF = "controlplane.urls"
@@ -245,7 +245,7 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
-    "SERVE_PERMISSIONS": ["controlplane.api.permissions.SignedIn"],
+    "SERVE_PERMISSIONS": REST_FRAMEWORK["DEFAULT_PERMISSION_CLASSES"],
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "POSTPROCESSING_HOOKS": ["controlplane.api.schema.describe_errors"],
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,

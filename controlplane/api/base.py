@@ -4,6 +4,7 @@ import hashlib
 from typing import Any
 
 from django.conf import settings
+from django.http import HttpResponseNotModified
 from django.http.response import HttpResponseBase
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
@@ -14,6 +15,7 @@ from rest_framework.views import APIView
 from controlplane.accounts.models import User
 from controlplane.api import idempotency
 from controlplane.api.models import IdempotentAnswer
+from controlplane.api.pagination import Keyset
 from controlplane.api.problems import ApiProblem
 
 
@@ -52,11 +54,15 @@ class ApiView(APIView):
         reader.is_valid(raise_exception=True)
         return dict(reader.validated_data)
 
+
+class ListView(ApiView):
+    """A list in keyset pages."""
+
+    pagination_class = Keyset
+
     def page(self, queryset: Any, serializer: type[BaseSerializer[Any]]) -> Response:
         """One keyset page of a list."""
-        from controlplane.api.pagination import Keyset
-
-        pages = Keyset()
+        pages = self.pagination_class()
         rows: Any = pages.paginate_queryset(queryset, self.request, view=self)
         return pages.get_paginated_response(serializer(rows, many=True).data)
 
@@ -85,8 +91,9 @@ def _not_modified(request: Any, response: HttpResponseBase) -> HttpResponseBase:
     tag = f'W/"{hashlib.blake2b(response.content, digest_size=12).hexdigest()}"'
     asked = request.META.get("HTTP_IF_NONE_MATCH", "")
     if tag in [part.strip() for part in asked.split(",")]:
-        response = Response(status=304)
-        response.accepted_renderer = None  # type: ignore[assignment]
+        unchanged = HttpResponseNotModified()
+        unchanged["ETag"] = tag
+        return unchanged
     response["ETag"] = tag
     response["Cache-Control"] = "private, no-cache"
     return response

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiParameter
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 
@@ -41,11 +40,5 @@ class Keyset(CursorPagination):
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         described: dict[str, Any] = super().get_paginated_response_schema(schema)
         for name in ("next", "previous"):
-            described["properties"][name].pop("example", None)
+            described["properties"][name] = {"type": ["string", "null"], "format": "uri"}
         return described
-
-
-PAGE_PARAMETERS = [
-    OpenApiParameter("limit", int, description=f"Rows of a page, at most {MAX_LIMIT}.", default=DEFAULT_LIMIT),
-    OpenApiParameter("cursor", str, description="Where the page starts; taken from `next` or `previous`."),
-]

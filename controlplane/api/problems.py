@@ -50,6 +50,9 @@ CODES: dict[int, tuple[str, str]] = {
 }
 
 
+_OWN_CODES = ("read_only_token",)  # given by our own permissions
+
+
 class ApiProblem(exceptions.APIException):
     """A refusal with a status and code of its own."""
 
@@ -156,7 +159,8 @@ def _own_answer(exc: Exception) -> _Answer | None:
 def _rest_answer(exc: exceptions.APIException) -> _Answer:
     codes = {exceptions.AuthenticationFailed: "bad_credentials", exceptions.ParseError: "malformed"}
     detail = exc.detail if isinstance(exc.detail, str) else str(exc)
-    return _Answer(exc.status_code, str(detail), codes.get(type(exc), ""))
+    given = getattr(exc.detail, "code", "")
+    return _Answer(exc.status_code, str(detail), given if given in _OWN_CODES else codes.get(type(exc), ""))
 
 
 def _invalid(problems: list[Problem]) -> _Answer:

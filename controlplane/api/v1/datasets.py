@@ -12,10 +12,9 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from controlplane.api.base import ApiView, created
+from controlplane.api.base import ApiView, ListView, created
 from controlplane.api.downloads import attachment
 from controlplane.api.fields import Input, Link, ObjectField
-from controlplane.api.pagination import PAGE_PARAMETERS
 from controlplane.workloads import selectors, services
 from controlplane.workloads.models import Dataset
 from scheduler_core.spec.workload import TRACE_FORMATS
@@ -67,12 +66,12 @@ class DatasetOut(serializers.ModelSerializer[Dataset]):
         )  # fmt: skip
 
 
-class Datasets(ApiView):
+class Datasets(ListView):
     """All imported traces; import of one more."""
 
     parser_classes = [MultiPartParser]
 
-    @extend_schema(operation_id="datasets_list", tags=TAGS, parameters=PAGE_PARAMETERS, responses=DatasetOut(many=True))
+    @extend_schema(operation_id="datasets_list", tags=TAGS, responses=DatasetOut(many=True))
     def get(self, request: Request) -> Response:
         """Imported traces, newest first."""
         return self.page(selectors.datasets_visible_to(request.user), DatasetOut)

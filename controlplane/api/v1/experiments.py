@@ -9,7 +9,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from controlplane.api.base import ApiView, created
+from controlplane.api.base import ApiView, ListView, created
 from controlplane.api.fields import (
     ExperimentSpecField,
     Input,
@@ -18,7 +18,6 @@ from controlplane.api.fields import (
     ObjectField,
     VerdictField,
 )
-from controlplane.api.pagination import PAGE_PARAMETERS
 from controlplane.api.parsers import BoundedJSONParser, YAMLParser
 from controlplane.api.v1.runs import RunOut
 from controlplane.experiments import selectors, services
@@ -103,7 +102,7 @@ class CloneIn(Input):
         return value
 
 
-class Experiments(ApiView):
+class Experiments(ListView):
     """All experiments; one more."""
 
     parser_classes = [BoundedJSONParser, YAMLParser]
@@ -111,7 +110,7 @@ class Experiments(ApiView):
     @extend_schema(
         operation_id="experiments_list",
         tags=TAGS,
-        parameters=[*PAGE_PARAMETERS, ExperimentFilter],
+        parameters=[ExperimentFilter],
         responses=ExperimentOut(many=True),
     )
     def get(self, request: Request) -> Response:

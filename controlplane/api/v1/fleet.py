@@ -8,9 +8,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from controlplane.api.base import ApiView, created
+from controlplane.api.base import ApiView, ListView, created
 from controlplane.api.fields import Input, Link, ObjectField, ProfileField, documented_by
-from controlplane.api.pagination import PAGE_PARAMETERS
 from controlplane.api.v1.runs import RunOut, run_for
 from controlplane.fleet import selectors, services
 from controlplane.fleet.models import Profile, Worker
@@ -88,12 +87,10 @@ class WorkerDrain(ApiView):
         return Response(WorkerOut(worker, context=_worker_context(request)).data)
 
 
-class Profiles(ApiView):
+class Profiles(ListView):
     """All profiles; upload of one more."""
 
-    @extend_schema(
-        operation_id="profiles_list", tags=["profiles"], parameters=PAGE_PARAMETERS, responses=ProfileOut(many=True)
-    )
+    @extend_schema(operation_id="profiles_list", tags=["profiles"], responses=ProfileOut(many=True))
     def get(self, request: Request) -> Response:
         """Profiles, newest first."""
         return self.page(selectors.profiles_visible_to(request.user), ProfileOut)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.http import Http404
+from drf_spectacular.renderers import OpenApiJsonRenderer2
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema, extend_schema_field
 from drf_spectacular.views import SpectacularAPIView
@@ -135,3 +136,5 @@ class SpecSchema(ApiView):
 
 class OpenApiDocument(SpectacularAPIView):
     """The OpenAPI document of this API."""
+
+    renderer_classes = [OpenApiJsonRenderer2]

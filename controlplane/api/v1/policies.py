@@ -8,9 +8,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from controlplane.api.base import ApiView, created
+from controlplane.api.base import ApiView, ListView, created
 from controlplane.api.fields import Input, Link, ObjectField, PolicySpecField
-from controlplane.api.pagination import PAGE_PARAMETERS
 from controlplane.policies import selectors, services
 from controlplane.policies.models import Policy, PolicyVersion
 
@@ -54,10 +53,10 @@ class PolicyOut(serializers.ModelSerializer[Policy]):
         fields = ("id", "url", "name", "owner", "versions", "created_at", "archived_at")
 
 
-class Policies(ApiView):
+class Policies(ListView):
     """All policies; one more."""
 
-    @extend_schema(operation_id="policies_list", tags=TAGS, parameters=PAGE_PARAMETERS, responses=PolicyOut(many=True))
+    @extend_schema(operation_id="policies_list", tags=TAGS, responses=PolicyOut(many=True))
     def get(self, request: Request) -> Response:
         """Policies, newest first."""
         return self.page(selectors.visible_to(request.user), PolicyOut)

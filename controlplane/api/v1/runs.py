@@ -11,10 +11,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane import access
-from controlplane.api.base import ApiView
+from controlplane.api.base import ApiView, ListView
 from controlplane.api.downloads import attachment
 from controlplane.api.fields import Input, Link, Nothing, ObjectField, SummaryField
-from controlplane.api.pagination import PAGE_PARAMETERS, number_of
+from controlplane.api.pagination import number_of
 from controlplane.evidence import selectors as evidence
 from controlplane.evidence.models import Artifact, Segment
 from controlplane.runs import selectors, services
@@ -159,12 +159,10 @@ def run_for(request: Request, pk: str) -> Run:
     return get_object_or_404(runs_for(request), pk=pk)
 
 
-class Runs(ApiView):
+class Runs(ListView):
     """All runs."""
 
-    @extend_schema(
-        operation_id="runs_list", tags=TAGS, parameters=[*PAGE_PARAMETERS, RunFilter], responses=RunOut(many=True)
-    )
+    @extend_schema(operation_id="runs_list", tags=TAGS, parameters=[RunFilter], responses=RunOut(many=True))
     def get(self, request: Request) -> Response:
         """Runs, newest first."""
         wanted = self.read(RunFilter, request.query_params)

@@ -9,9 +9,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from controlplane.api.base import ApiView, created
+from controlplane.api.base import ApiView, ListView, created
 from controlplane.api.fields import Input, Link, ObjectField, WorkloadSpecField
-from controlplane.api.pagination import PAGE_PARAMETERS
 from controlplane.workloads import selectors, services
 from controlplane.workloads.models import ArrivalPlan, Workload, WorkloadVersion
 
@@ -66,12 +65,10 @@ class WorkloadOut(serializers.ModelSerializer[Workload]):
         fields = ("id", "url", "name", "owner", "versions", "created_at", "archived_at")
 
 
-class Workloads(ApiView):
+class Workloads(ListView):
     """All workloads; one more."""
 
-    @extend_schema(
-        operation_id="workloads_list", tags=TAGS, parameters=PAGE_PARAMETERS, responses=WorkloadOut(many=True)
-    )
+    @extend_schema(operation_id="workloads_list", tags=TAGS, responses=WorkloadOut(many=True))
     def get(self, request: Request) -> Response:
         """Workloads, newest first."""
         return self.page(selectors.visible_to(request.user), WorkloadOut)
