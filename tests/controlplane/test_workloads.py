@@ -1,0 +1,205 @@
+"""Traces, plans and workloads."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import PermissionDenied
+from django.core.files.base import ContentFile
+
+from controlplane.accounts.models import User
+from controlplane.errors import ConflictError
+from controlplane.workloads import selectors
+from controlplane.workloads.models import ArrivalPlan, Dataset, Workload
+from controlplane.workloads.services import (
+    add_version,
+    create_workload,
+    delete_dataset,
+    freeze,
+    import_trace,
+    inspect_trace,
+    preview,
+    set_archived,
+)
+from scheduler_core.types.errors import InputError
+from scheduler_core.workload.plan import ArrivalPlan as FrozenPlan
+from tests.controlplane.conftest import WORKLOAD
+
+TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2023-11-16 18:17:{second:02d}.0000000,{100 + second},{10 + second}\n" for second in range(5)
+)
+
+
+def upload(text: str = TRACE) -> ContentFile:  # type: ignore[type-arg]
+    return ContentFile(text.encode(), name="../../evil.csv")
+
+
+def stored(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+class TestImportTrace:
+    def test_it_keeps_the_file_byte_for_byte_under_a_name_of_its_own(self, owner: User) -> None:
+        dataset = import_trace(owner=owner, file=upload(), name="Conversation")
+        assert dataset.file.read() == TRACE.encode()
+        assert dataset.bytes == len(TRACE)
+        assert "evil" not in dataset.file.name
+        assert dataset.format == "azure-2023"
+        assert dataset.inspection["rows"] == 5
+        assert dataset.inspection["prompt_tokens"] == sum(range(100, 105))
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("", "empty"),
+            ("a,b\n1,2\n", ""),
+            (TRACE + "2023-11-16 18:17:09.0000000,x,1\n", "line 7"),
+        ],
+    )
+    def test_a_file_that_cannot_be_used_leaves_nothing_behind(
+        self, owner: User, text: str, words: str, settings: Any
+    ) -> None:
+        with pytest.raises(InputError, match=words):
+            import_trace(owner=owner, file=upload(text), name="x")
+        assert not Dataset.objects.exists()
+        assert stored(Path(settings.MEDIA_ROOT)) == []
+
+    def test_a_row_that_cannot_be_written_leaves_no_file(
+        self, owner: User, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*args: Any, **kwargs: Any) -> None:
+            raise OSError("disk full")
+
+        monkeypatch.setattr(Dataset, "save", full)
+        with pytest.raises(OSError, match="disk full"):
+            import_trace(owner=owner, file=upload(), name="x")
+        assert stored(Path(settings.MEDIA_ROOT)) == []
+
+    def test_too_large_and_unknown_options_are_said(self, owner: User, settings: Any) -> None:
+        with pytest.raises(InputError, match="unknown option; known: columns"):
+            import_trace(owner=owner, file=upload(), name="x", options={"rows": "1-2"})
+        settings.TRACE_UPLOAD_MAX_BYTES = 20
+        with pytest.raises(InputError, match="HEADWAY_TRACE_MAX_MB"):
+            import_trace(owner=owner, file=upload(), name="x")
+
+    def test_inspecting_keeps_nothing(self, owner: User, settings: Any) -> None:
+        assert inspect_trace(file=upload())["rows"] == 5
+        assert stored(Path(settings.MEDIA_ROOT)) == []
+
+    def test_an_outsider_may_not_and_sees_none(self, owner: User, teammate: User, outsider: AnonymousUser) -> None:
+        with pytest.raises(PermissionDenied):
+            import_trace(owner=outsider, file=upload(), name="x")  # type: ignore[arg-type]
+        dataset = import_trace(owner=owner, file=upload(), name="x")
+        assert list(selectors.datasets_visible_to(teammate)) == [dataset]
+        assert not selectors.datasets_visible_to(outsider).exists()
+
+
+class TestDeleteDataset:
+    def test_row_and_file_go(self, owner: User, settings: Any, django_capture_on_commit_callbacks: Any) -> None:
+        dataset = import_trace(owner=owner, file=upload(), name="x")
+        with django_capture_on_commit_callbacks(execute=True):
+            delete_dataset(dataset=dataset, user=owner)
+        assert stored(Path(settings.MEDIA_ROOT)) == []
+
+    def test_not_while_it_is_played_and_not_by_others(self, owner: User, teammate: User) -> None:
+        dataset = import_trace(owner=owner, file=upload(), name="x")
+        with pytest.raises(PermissionDenied):
+            delete_dataset(dataset=dataset, user=teammate)
+        create_workload(owner=owner, name="w", spec={"trace": {"dataset": dataset.pk}})
+        with pytest.raises(ConflictError, match="plays this trace"):
+            delete_dataset(dataset=dataset, user=owner)
+
+
+class TestFreeze:
+    def test_equal_plans_are_stored_once(self, owner: User, teammate: User, settings: Any) -> None:
+        first, second = freeze(spec=WORKLOAD, user=owner), freeze(spec=dict(WORKLOAD), user=teammate)
+        assert first == second
+        assert ArrivalPlan.objects.count() == 1
+        assert len(stored(Path(settings.MEDIA_ROOT) / "plans")) == 1
+
+    def test_the_stored_file_is_the_plan(self, owner: User) -> None:
+        plan = freeze(spec=WORKLOAD, user=owner)
+        with selectors.local_copy(plan.file) as path:
+            frozen = FrozenPlan.read(path)
+        assert (frozen.digest, len(frozen.requests)) == (plan.digest, 20)
+        assert (plan.requests, plan.prompt_tokens, plan.output_tokens) == (20, 160, 80)
+
+    def test_a_path_on_the_server_is_never_read(self, owner: User, tmp_path: Path) -> None:
+        secret = tmp_path / "secret.csv"
+        secret.write_text(TRACE)
+        with pytest.raises(InputError, match="import the file first") as refused:
+            freeze(spec={"trace": {"file": str(secret)}}, user=owner)
+        assert refused.value.problems[0].where == "trace.file"
+
+    def test_an_imported_trace_is_played_as_it_was_imported(self, owner: User, teammate: User) -> None:
+        dataset = import_trace(owner=owner, file=upload(), name="x")
+        plan = freeze(spec={"trace": {"dataset": dataset.pk, "rows": "1-3"}}, user=teammate)
+        assert (plan.requests, plan.prompt_tokens) == (3, 100 + 101 + 102)
+
+    def test_an_unknown_trace_is_named(self, owner: User) -> None:
+        with pytest.raises(InputError, match="no imported trace 'trc_x'"):
+            freeze(spec={"trace": {"dataset": "trc_x"}}, user=owner)
+
+    def test_a_preview_stores_nothing(self, owner: User) -> None:
+        shown = preview(spec=WORKLOAD, user=owner)
+        assert shown["requests"] == 20
+        assert not ArrivalPlan.objects.exists()
+
+
+class TestWorkloads:
+    def test_versions_count_up_and_equal_specs_make_none(self, owner: User) -> None:
+        first = create_workload(owner=owner, name="chat", spec=WORKLOAD)
+        assert (first.number, first.plan.requests) == (1, 20)
+        assert add_version(workload=first.workload, user=owner, spec=WORKLOAD) == first
+        second = add_version(workload=first.workload, user=owner, spec=WORKLOAD | {"requests": 10})
+        assert (second.number, second.plan.requests) == (2, 10)
+        first.refresh_from_db()
+        assert first.spec["requests"] == 20
+
+    def test_a_name_in_use_or_unusable_is_said_and_nothing_is_left(self, owner: User, teammate: User) -> None:
+        create_workload(owner=owner, name="chat", spec=WORKLOAD)
+        with pytest.raises(InputError, match="already have a workload named 'chat'"):
+            create_workload(owner=owner, name="chat", spec=WORKLOAD)
+        with pytest.raises(InputError, match="not a usable name"):
+            create_workload(owner=owner, name="<script>", spec=WORKLOAD)
+        assert Workload.objects.count() == 1
+        create_workload(owner=teammate, name="chat", spec=WORKLOAD)
+
+    def test_a_bad_spec_names_its_field(self, owner: User) -> None:
+        with pytest.raises(InputError, match="did you mean 'requests'"):
+            create_workload(owner=owner, name="x", spec=WORKLOAD | {"request": 3})
+
+    def test_only_owner_and_staff_change_it(self, owner: User, teammate: User, staff: User) -> None:
+        workload = create_workload(owner=owner, name="chat", spec=WORKLOAD).workload
+        for change in (
+            lambda who: add_version(workload=workload, user=who, spec=WORKLOAD),
+            lambda who: set_archived(workload=workload, user=who, archived=True),
+        ):
+            with pytest.raises(PermissionDenied):
+                change(teammate)
+            change(staff)
+        workload.refresh_from_db()
+        assert workload.archived_at
+
+    def test_everyone_signed_in_sees_it(self, owner: User, teammate: User, outsider: AnonymousUser) -> None:
+        version = create_workload(owner=owner, name="chat", spec=WORKLOAD)
+        assert list(selectors.visible_to(teammate)) == [version.workload]
+        assert list(selectors.versions_visible_to(teammate)) == [version]
+        assert not selectors.visible_to(outsider).exists()
+        assert not selectors.versions_visible_to(outsider).exists()
+        assert not selectors.plans_visible_to(outsider).exists()
+
+
+def test_an_upload_is_read_in_chunks(owner: User) -> None:
+    class Chunked(ContentFile):  # type: ignore[type-arg]
+        def chunks(self, chunk_size: int | None = None) -> Any:
+            return iter(lambda: self.file.read(7), b"")
+
+        def read(self, *args: Any) -> Any:
+            raise AssertionError("read at once")
+
+    file = Chunked(b"")
+    file.file = io.BytesIO(TRACE.encode())
+    assert import_trace(owner=owner, file=file, name="x").bytes == len(TRACE)
