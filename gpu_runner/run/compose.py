@@ -100,6 +100,7 @@ class _Run:
             executor=target.executor,
             sink=sink,
             stop=self.deadline,
+            prefix_block_size=plan.block_size,
             on_progress=Progress(self.emit),
         )
         self.emit(StateMessage(state="running"))

@@ -57,8 +57,10 @@ def _block_size(policy: PolicySpec) -> int:
 
 
 def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int) -> Target:
-    from gpu_runner.engine.executor import EngineSettings, TorchExecutor
-    from gpu_runner.engine.models import describe
+    from gpu_runner.engine.describe import describe
+    from gpu_runner.engine.device import choose_device
+    from gpu_runner.engine.executor import TorchExecutor
+    from gpu_runner.engine.settings import EngineSettings
 
     blocks = _pool_blocks(policy, spec.kv_blocks)
     settings = EngineSettings(
@@ -76,9 +78,9 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
     return Target(
         executor=executor,
         capacity=Capacity(kv_blocks=blocks, model_length=describe(spec.model).model_length),
-        level="gpu_kernels" if executor.device_type == "cuda" else "cpu_kernels",
+        level="gpu_kernels" if choose_device(spec.device).type == "cuda" else "cpu_kernels",
         source="kernel",
-        loaded=Loaded(start_ns=-report.duration_ns, end_ns=0, device_bytes=report.device_bytes),
+        loaded=Loaded(start_ns=-report.load_ns, end_ns=0, device_bytes=report.device_bytes),
         start=executor.start,
         fingerprint=report.fingerprint,
     )

@@ -10,6 +10,7 @@ from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.plan import Completed, Ended, Planned
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
+from scheduler_core.types.intervals import HOST, IntervalClass
 from scheduler_core.types.plan import StepResult
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import Arrived, Finished, Record, RunFinished, Step, Tie
@@ -72,6 +73,7 @@ class Driver:
     _laws: int = field(init=False, default=0)
     _failures: int = field(init=False, default=0)
     _total: int = field(init=False, default=0)
+    _turn_ns: Ns | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._agenda = Agenda(self.requests, self.cancels)
@@ -112,6 +114,7 @@ class Driver:
         self._steps += 1
         self._failures = self._failures + 1 if result.failure is not None else 0
         self._write_step(planned, result)
+        self._turn_ns = result.available_ns
         self._collect(planned, result, completed)
         if self._steps % self.law_interval == 0:
             self._check()
@@ -127,6 +130,7 @@ class Driver:
             self._deliver(max(due, self.executor.now_ns()))
 
     def _idle(self, now_ns: Ns) -> None:
+        self._turn_ns = None
         times = [at for at in (self._agenda.next_ns(), self.instance.next_wakeup(now_ns)) if at is not None]
         if not times and self._ended < self._total:
             raise ExecutorError(f"{self._total - self._ended} requests are open, but nothing is due any more")
@@ -169,6 +173,10 @@ class Driver:
         grants = [
             (g.request, g.epoch, g.start, g.length, g.phase.value, int(g.samples), g.hit_tokens) for g in plan.grants
         ]
+        lanes = [(lane.kind, lane.resource, lane.start_ns, lane.end_ns) for lane in result.lanes]
+        if self._turn_ns is not None and self._turn_ns < planned.planned_ns:
+            # Book-keeping between two steps holds up every resident request; it is measured, not left over.
+            lanes.insert(0, (IntervalClass.HOST_GAP.value, HOST, self._turn_ns, planned.planned_ns))
         self.sink.write(
             Step(
                 id=plan.id,
@@ -176,7 +184,7 @@ class Driver:
                 planned_ns=planned.planned_ns,
                 available_ns=result.available_ns,
                 grants=grants,
-                lanes=[(lane.kind, lane.resource, lane.start_ns, lane.end_ns) for lane in result.lanes],
+                lanes=lanes,
                 stalled=list(planned.stalled),
                 kv_used=now.kv_used,
                 kv_cached=now.kv_cached,

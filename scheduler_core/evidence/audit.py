@@ -10,6 +10,7 @@ from typing import Any
 from scheduler_core.evidence.requests import Requests
 from scheduler_core.evidence.schema import AuditReport, Figure, Violation
 from scheduler_core.evidence.sweep import unattributed_bound_ns
+from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import (
@@ -188,7 +189,12 @@ class Audit:
                     step.available_ns - step.planned_ns)  # fmt: skip
         for kind, _resource, start, end in step.lanes:
             self._check("no negative duration", end >= start, where, "lane {} took {} ns", kind, end - start)
-            inside = step.planned_ns <= start and end <= step.available_ns
+            gap = kind == IntervalClass.HOST_GAP  # lies between the step before and this one's planning
+            inside = (
+                self._last_available <= start and end <= step.planned_ns
+                if gap
+                else step.planned_ns <= start and end <= step.available_ns
+            )
             self._check("R25 ordering", inside, where, "lane {} [{}, {}) is outside the step", kind, start, end)
         self._last_step, self._last_available = step.id, step.available_ns
         for grant in step.grants:

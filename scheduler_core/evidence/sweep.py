@@ -16,7 +16,8 @@ REQUEUE = "requeue"
 SEND_DELAY = "send_delay"
 UNATTRIBUTED = "unattributed"
 
-# Own compute above all, waiting below all. ``requeue`` is the queue after a preemption, kept under its own name.
+# Own compute above all, waiting below all; ``requeue`` is the queue after a preemption, kept under its own name. The
+# host's book-keeping between steps comes last: it counts only where nothing else is known of a request.
 PRECEDENCE: tuple[str, ...] = (
     IntervalClass.COMPUTE_PREFILL,
     IntervalClass.COMPUTE_DECODE,
@@ -34,6 +35,7 @@ PRECEDENCE: tuple[str, ...] = (
     IntervalClass.QUEUE,
     REQUEUE,
     SEND_DELAY,
+    IntervalClass.HOST_GAP,
 )
 SEGMENTS: tuple[str, ...] = (*PRECEDENCE, UNATTRIBUTED)
 RANK: dict[str, int] = {str(name): rank for rank, name in enumerate(SEGMENTS)}
@@ -90,13 +92,26 @@ class StepShape:
     """What one step means for the time of a request that took part in it, computed once for all of them.
 
     Participants own the step's compute (as their phase) and its transfer lanes; host planning before the compute is
-    their ``input_prepare``. Residents that were granted nothing are ``stalled`` for the whole span.
+    their ``input_prepare``. Residents that were granted nothing are ``stalled`` for the whole span. The host's
+    book-keeping before the planning is everybody's ``host_gap``; a wait for admission ends only at ``planned_ns``.
     """
 
-    __slots__ = ("_lanes", "_totals", "compute_end_ns", "compute_ns", "compute_start_ns", "end_ns", "start_ns")
+    __slots__ = (
+        "_lanes",
+        "_totals",
+        "compute_end_ns",
+        "compute_ns",
+        "compute_start_ns",
+        "end_ns",
+        "planned_ns",
+        "start_ns",
+    )
 
     def __init__(self, step: Step) -> None:
-        self.start_ns = step.planned_ns
+        self.planned_ns = step.planned_ns
+        self.start_ns = min(
+            [step.planned_ns, *(start for kind, _, start, _ in step.lanes if kind == IntervalClass.HOST_GAP)]
+        )
         self.end_ns = step.available_ns
         self._lanes = step.lanes
         compute = [(start, end) for kind, _, start, end in step.lanes if kind == COMPUTE]
@@ -108,9 +123,10 @@ class StepShape:
     def spans(self, role: str) -> list[Segment]:
         """Spans for a participant of phase ``role``, or for a stalled resident (``stalled``)."""
         if role == IntervalClass.STALLED:
-            return [Segment(IntervalClass.STALLED.value, self.start_ns, self.end_ns)]
+            stalled = Segment(IntervalClass.STALLED.value, self.planned_ns, self.end_ns)
+            return [stalled, Segment(IntervalClass.HOST_GAP.value, self.start_ns, self.planned_ns)]
         own = PHASE_CLASS[role]
-        spans = [Segment(IntervalClass.INPUT_PREPARE.value, self.start_ns, self.compute_start_ns)]
+        spans = [Segment(IntervalClass.INPUT_PREPARE.value, self.planned_ns, self.compute_start_ns)]
         spans += [Segment(own if kind == COMPUTE else kind, start, end) for kind, _, start, end in self._lanes]
         return spans
 

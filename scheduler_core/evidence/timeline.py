@@ -90,11 +90,11 @@ class Timeline:
     def join(self, shape: StepShape, role: str, loads: Sequence[Segment]) -> None:
         """The request takes part in a step as ``role`` (a phase, or stalled); a wait ends with the step's planning."""
         if self.waiting_since is not None:
-            self._end_wait(shape.start_ns, loads)
+            self._end_wait(shape.planned_ns, loads)
         elif self.pending and shape.start_ns >= self.pending_end:
             self._settle()
-        if not self.pending and shape.start_ns > self.cursor:
-            self.gap_host += shape.start_ns - self.cursor
+        if not self.pending and shape.planned_ns > self.cursor:
+            self.gap_host += shape.planned_ns - self.cursor
         self.pending.append((shape, role))
         if shape.end_ns > self.pending_end:
             self.pending_end = shape.end_ns

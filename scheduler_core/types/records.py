@@ -88,7 +88,8 @@ class Step:
     """One executed step. ``grants`` rows: request, epoch, start, length, phase, sampled (0 / 1), hit tokens.
 
     ``stalled`` rows: request, cause, for each resident request that got nothing. ``lanes`` rows: kind, resource,
-    start, end. The step spans ``planned_ns`` (planning began) to ``available_ns`` (its tokens could be read).
+    start, end. The step spans ``planned_ns`` (planning began) to ``available_ns`` (its tokens could be read); only a
+    ``host_gap`` lane, the host's book-keeping since the step before, lies ahead of it.
     KV counts are blocks after planning.
     """
 
