@@ -115,6 +115,7 @@ class Instance:
         if live is None:
             raise CallerError(f"request {request} is not live")
         preempt(self._state, self.policy, live, revoked=None, reason=Preempt.OPERATOR, now_ns=now_ns)
+        release_batch(self._state)
 
     # --- questions ---------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from scheduler_core.drive.driver import FAILURES_IN_A_ROW, Driver
 from scheduler_core.drive.replay import RecordedStep, ReplayExecutor
 from scheduler_core.policies.presets import Capacity, build_instance
 from scheduler_core.sim.executor import SimulatedExecutor
-from scheduler_core.testing.builders import ListSink, play, policy_spec, profile, request
+from scheduler_core.testing.builders import ListSink, Stepper, play, policy_spec, profile, request
 from scheduler_core.types.errors import ExecutorError
 from scheduler_core.types.plan import StepResult
 from scheduler_core.types.records import Arrived, Finished, RunFinished, Step
@@ -111,6 +111,16 @@ def test_static_prefills_a_batch_larger_than_the_budget_in_steps_and_admits_nobo
     played = play(spec, [request(0, 8, 2), request(1, 8, 2), request(2, 8, 1, at_ms=0.5)])
     grants = [[(row[0], row[3]) for row in step.grants] for step in played.sink.of(Step)]
     assert grants == [[(0, 8), (1, 2)], [(1, 6)], [(0, 1), (1, 1)], [(2, 8)]]
+
+
+def test_a_static_batch_whose_last_member_is_preempted_gives_up_its_slots():
+    """Size 2: one member ends and holds its slot, the other is preempted by order: both slots are free again."""
+    stepper = Stepper(policy_spec("static", batch__size=2), Capacity(10, 100))
+    for index in range(3):
+        stepper.submit(index, 5, limit=5)
+    stepper.step(last=[1])
+    stepper.instance.preempt(0, now_ns=stepper.now)
+    assert list(stepper.step()) == [0, 2]
 
 
 def test_the_queue_limit_refuses_newcomers_with_figures():

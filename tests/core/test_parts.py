@@ -17,6 +17,7 @@ from scheduler_core.request.progress import Progress
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.waiting import WaitingQueue
 from scheduler_core.sim.cost import StepCost
+from scheduler_core.sim.profiles import reference_profiles
 from scheduler_core.testing.builders import Stepper, play, policy_spec, profile, request
 from scheduler_core.types.errors import CallerError, ExecutorError, InputError, LawError
 from scheduler_core.types.plan import GrantResult, StepResult
@@ -279,3 +280,11 @@ def test_schedulers_cannot_name_the_true_output_length():
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Attribute) and node.attr == "output_tokens":
                     raise AssertionError(f"{path}:{node.lineno} reads a true output length")
+
+
+def test_bundled_profiles_say_that_they_were_not_measured_here():
+    for bundled in reference_profiles():
+        assert bundled.steps_measured == 0
+        assert "not measured" in str(bundled.measured_on["note"])
+        cost = StepCost(bundled)
+        assert cost.step_ns(StepShape(0, 8, 800, 0), 0) < cost.step_ns(StepShape(64, 8, 800, 2080), 0)
