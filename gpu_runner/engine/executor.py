@@ -10,7 +10,7 @@ from gpu_runner.engine.config import resolve
 from gpu_runner.engine.describe import describe
 from gpu_runner.engine.device import check_memory, check_settings, choose_device, compute_dtype
 from gpu_runner.engine.errors import EngineError
-from gpu_runner.engine.fingerprint import fingerprint, usable_cores
+from gpu_runner.engine.fingerprint import default_threads, fingerprint
 from gpu_runner.engine.instance import CpuStepper, InFlight, Stepper, Yield, build_attention
 from gpu_runner.engine.layout import FlatBatch, flatten
 from gpu_runner.engine.model.decoder import Decoder
@@ -53,7 +53,7 @@ class TorchExecutor:
         self.settings = settings
         self.info = describe(settings.model)
         self._device = choose_device(settings.device)
-        self._threads = settings.threads or usable_cores()
+        self._threads = settings.threads or default_threads()
         self._tolerance = TIE_TOLERANCE[settings.dtype]
         self._rows = Rows(kv_blocks=settings.kv_blocks, block_size=settings.block_size)
         self._launched: deque[_Launched] = deque()

@@ -22,6 +22,16 @@ def fingerprint(device: torch.device, threads: int) -> dict[str, str | int | flo
     }
 
 
+def default_threads() -> int:
+    """All usable cores but one, at least one.
+
+    The forward's threads meet at a barrier many times a step: with as many threads as cores, any other process on
+    the machine (the driver's own host work, a web server) makes all of them wait, and a step can take ten times as
+    long.
+    """
+    return max(1, usable_cores() - 1)
+
+
 def usable_cores() -> int:
     """Cores this process may run on."""
     affinity = getattr(os, "sched_getaffinity", None)

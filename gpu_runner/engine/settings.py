@@ -14,7 +14,7 @@ class EngineSettings:
     """One instance of the engine.
 
     ``model`` is a built-in shape or a local Hugging Face folder. ``threads`` are the CPU threads of the forward, None
-    for all cores. ``prefix_block_size`` is the number of prompt tokens behind each id of a request's
+    for all usable cores but one. ``prefix_block_size`` is the number of prompt tokens behind each id of a request's
     ``prefix_blocks`` (`ArrivalPlan.block_size`), which need not be the KV ``block_size``. ``attention`` forces a
     backend; ``auto`` takes the fastest that works here.
     """

@@ -15,7 +15,9 @@ class TorchTarget(Spec):
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is one, else CPU.")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    threads: PositiveInt | None = Field(None, le=1024, description="CPU threads; absent: all cores of the machine.")
+    threads: PositiveInt | None = Field(
+        None, le=1024, description="CPU threads; absent: all usable cores but one, at least one."
+    )
     kv_blocks: PositiveInt = Field(512, description="KV blocks that exist, unless the policy asks for fewer.")
     weight_seed: Seed = 0
 
