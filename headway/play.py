@@ -105,7 +105,7 @@ def play(spec: ExperimentSpec, *, base: Path, on_step: Callable[[Step], None], e
             _run(played, where, folder, on_step)
     if not played.runs:
         raise PlayError(f"no run succeeded; the first: {played.failures[0]['reason']}")
-    from scheduler_core.verdict import decide
+    from scheduler_core.verdict.decide import decide
 
     played.verdict = decide(spec, played.runs)
     return played

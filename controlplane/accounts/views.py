@@ -26,6 +26,7 @@ _BACKEND = "django.contrib.auth.backends.ModelBackend"
 class SignIn(LoginView):
     """Sign in with name and password; guessing is slowed down."""
 
+    template_name = "accounts/login.html"
     authentication_form = SignInForm
     redirect_authenticated_user = True
 

@@ -14,7 +14,8 @@ REFUSED = 2
 
 def play(
     file: ExperimentFile,
-    as_data: Json = False,  # noqa: FBT002  (an option of the command line)
+    *,
+    as_data: Json = False,
     evidence: Annotated[Path | None, typer.Option(help="Keep records and tables in this folder.")] = None,
 ) -> None:
     """Play an experiment here, with no server, and judge it. Exit status: that of the verdict."""
@@ -47,9 +48,10 @@ def calibrate(
     model: Annotated[str, typer.Option(help="Built-in shape, or a local Hugging Face folder.")] = "demo-s",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer steps, a coarser fit.")] = False,  # noqa: FBT002
-    upload: Annotated[bool, typer.Option("--upload", help="Give the profile to the server too.")] = False,  # noqa: FBT002
-    as_data: Json = False,  # noqa: FBT002
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer steps, a coarser fit.")] = False,
+    upload: Annotated[bool, typer.Option("--upload", help="Give the profile to the server too.")] = False,
+    as_data: Json = False,
 ) -> None:
     """Measure this machine and keep a profile for modelled targets."""
     from headway import profiles
@@ -81,7 +83,8 @@ def trace_inspect(
     columns: Annotated[str | None, typer.Option(help='Of csv and jsonl: "arrival=t,prompt_tokens=in,...".')] = None,
     time_unit: Annotated[str | None, typer.Option(help="Unit of the arrival column: s, ms, us or ns.")] = None,
     block_size: Annotated[int | None, typer.Option(help="Tokens per prefix block id.")] = None,
-    as_data: Json = False,  # noqa: FBT002
+    *,
+    as_data: Json = False,
 ) -> None:
     """Say what a reader finds in a trace file. Exit status 0: usable; 2: refused, with the reasons."""
     from scheduler_core.types.errors import InputError

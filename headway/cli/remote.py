@@ -29,9 +29,10 @@ def login(
 
 def submit(
     file: ExperimentFile,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow to the verdict; its exit status is ours.")] = False,  # noqa: FBT002
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow to the verdict; its exit status is ours.")] = False,
     key: Annotated[str | None, typer.Option(help="Idempotency key; absent: a fresh one.")] = None,
-    as_data: Json = False,  # noqa: FBT002
+    as_data: Json = False,
     url: Url = None,
     token: Token = None,
 ) -> None:
@@ -55,7 +56,7 @@ def submit(
         print(experiment["id"])
 
 
-def check(file: ExperimentFile, as_data: Json = False, url: Url = None, token: Token = None) -> None:  # noqa: FBT002
+def check(file: ExperimentFile, *, as_data: Json = False, url: Url = None, token: Token = None) -> None:
     """Check an experiment file on the server without submitting it."""
     from headway import specfile
     from headway.client import Client
@@ -71,7 +72,7 @@ def check(file: ExperimentFile, as_data: Json = False, url: Url = None, token: T
         print(f"good: {len(found['runs'])} runs of {plan['requests']} requests, plan {plan['digest']}")
 
 
-def watch(experiment: ExperimentId, as_data: Json = False, url: Url = None, token: Token = None) -> None:  # noqa: FBT002
+def watch(experiment: ExperimentId, *, as_data: Json = False, url: Url = None, token: Token = None) -> None:
     """Follow an experiment to its verdict. Exit status: that of the verdict."""
     from headway.client import Client
     from headway.config import connection
@@ -82,7 +83,8 @@ def watch(experiment: ExperimentId, as_data: Json = False, url: Url = None, toke
 
 def cancel(
     identifier: Annotated[str, typer.Argument(metavar="ID", help="Experiment (exp_...) or run (run_...).")],
-    as_data: Json = False,  # noqa: FBT002
+    *,
+    as_data: Json = False,
     url: Url = None,
     token: Token = None,
 ) -> None:
@@ -92,7 +94,8 @@ def cancel(
 
 def retry(
     identifier: Annotated[str, typer.Argument(metavar="ID", help="Run, such as run_7k2m...")],
-    as_data: Json = False,  # noqa: FBT002
+    *,
+    as_data: Json = False,
     url: Url = None,
     token: Token = None,
 ) -> None:

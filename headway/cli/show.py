@@ -14,7 +14,8 @@ _DECISIONS = {0: "accept", 10: "tune", 20: "reject", 30: "not comparable"}
 def list_experiments(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")] = 20,
     status: Annotated[str | None, typer.Option(help="queued, running, decided, failed or cancelled.")] = None,
-    as_data: Json = False,  # noqa: FBT002
+    *,
+    as_data: Json = False,
     url: Url = None,
     token: Token = None,
 ) -> None:
@@ -44,7 +45,7 @@ def list_experiments(
     )
 
 
-def show(experiment: ExperimentId, as_data: Json = False, url: Url = None, token: Token = None) -> None:  # noqa: FBT002
+def show(experiment: ExperimentId, *, as_data: Json = False, url: Url = None, token: Token = None) -> None:
     """Show one experiment: its runs and, when it has ended, its verdict."""
     from headway.cli.remote import print_end
     from headway.client import Client
