@@ -7,4 +7,6 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/v1/", include("controlplane.api.urls")),
     path("", include("controlplane.accounts.urls")),
+    path("", include("controlplane.live.urls")),
+    path("", include("controlplane.ui.urls")),
 ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import yaml
+from django.contrib import messages
 from django.http import HttpRequest
 from pydantic import BaseModel
 
@@ -74,6 +75,14 @@ def posted(request: HttpRequest, model: type[BaseModel], setting: Setting, check
         editor.problems = _without_place(check, editor.data)
         editor.mode = "yaml" if editor.problems else "form"
     return editor
+
+
+def refuse(request: HttpRequest, editor: Editor, error: Exception) -> None:
+    """Show why a service refused: at the fields where it says so, else as a message."""
+    if isinstance(error, InputError):
+        editor.fail(error)
+    else:
+        messages.error(request, str(error))
 
 
 def load(text: str) -> dict[str, Any]:

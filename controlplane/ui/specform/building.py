@@ -11,6 +11,8 @@ from pydantic_core import PydanticUndefined
 from controlplane.ui.readings import metric_title
 from controlplane.ui.specform.nodes import CHOICE, VARIANT, Choice, Group, Items, Leaf, Node, Row, Variant
 from controlplane.ui.specform.shapes import Choices, Shape, label_of, layout_of, shape_of, summary_of
+from scheduler_core.policies.manifests import Manifest
+from scheduler_core.spec.policy import SECTIONS, PolicySpec
 from scheduler_core.types.errors import Problem
 
 Data = Mapping[str, Any]
@@ -18,16 +20,17 @@ Data = Mapping[str, Any]
 
 @dataclass
 class Setting:
-    """What a form knows beyond its models: choices from the database, saved specs, defaults of presets.
+    """What a form knows beyond its models: choices from the database, saved specs, and what each preset takes.
 
-    ``choices`` by (model, field) turn a text field into a select; ``saved`` by model offers saved specs of it;
-    ``defaults`` answers (model, field, data of the whole item) with a default that depends on other fields.
+    ``choices`` by (model, field) turn a text field into a select; ``saved`` by model offers saved specs of it; a
+    change of a ``refreshing`` field draws the form again.
     """
 
     choices: dict[tuple[type[BaseModel], str], Choices] = field(default_factory=dict)
     saved: dict[type[BaseModel], Choices] = field(default_factory=dict)
     refreshing: frozenset[tuple[type[BaseModel], str]] = frozenset()
-    defaults: Callable[[str, str, str], str | None] = lambda preset, section, name: None
+    hidden: frozenset[tuple[type[BaseModel], str]] = frozenset()
+    presets: Mapping[str, Manifest] = field(default_factory=dict)
 
 
 def build(model: type[BaseModel], data: Data, problems: Sequence[Problem], setting: Setting) -> Node:
@@ -69,7 +72,8 @@ def _nearest(tree: Node, where: str) -> Node:
 class _Builder:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._preset = ""
+        self._preset: Manifest | None = None
+        self._section = ""
 
     def model(self, model: type[BaseModel], name: str, path: str, data: Data) -> Node:
         """A model as a group or, where saved specs of it are offered, as a choice between saved and written here."""
@@ -88,15 +92,16 @@ class _Builder:
 
     def _plain(self, model: type[BaseModel], name: str, path: str, data: Data) -> Node:
         layout = layout_of(model)
-        if "policy" in model.model_fields:
-            self._preset = str(data.get("policy") or "")
+        if model is PolicySpec:
+            self._preset = self._setting.presets.get(str(data.get("policy") or ""))
 
         def node(field_name: str) -> Node:
             return self.field(model, field_name, name, path, data)
 
         in_variants = {item for names in layout.variants.values() for item in names}
         rest = [item for item in model.model_fields if item not in in_variants and item not in layout.hidden]
-        children = [node(item) for item in rest if item not in layout.more]
+        rest = [item for item in rest if self._applies(model, item, data)]
+        children = [built for item in rest if item not in layout.more if not _is_empty(built := node(item))]
         more = [node(item) for item in rest if item in layout.more]
         if layout.variants:
             choice = self._choice(model, name, path, data, layout.variants, node)
@@ -107,6 +112,14 @@ class _Builder:
         group = Group(name, path, children=children, more=more, more_open=used)
         group.help = summary_of(model)
         return group
+
+    def _applies(self, model: type[BaseModel], field_name: str, data: Data) -> bool:
+        """Whether the form and the preset take this setting; one given anyway stays to be seen with its error."""
+        if (model, field_name) in self._setting.hidden:
+            return False
+        if self._preset is None or model is PolicySpec or model not in _SECTION_MODELS:
+            return True
+        return f"{self._section}.{field_name}" in self._preset.settable or data.get(field_name) is not None
 
     def _choice(
         self,
@@ -138,6 +151,7 @@ class _Builder:
         here, where = _join(name, field_name), _join(path, field_name)
         value = data[field_name] if data.get(field_name) is not None else _default_data(info, shape)
         if shape.kind == "model" and shape.model is not None:
+            self._section = field_name
             node = self.model(shape.model, here, where, value if isinstance(value, Mapping) else {})
             node.label, node.help = label, info.description or node.help
             return node
@@ -151,9 +165,10 @@ class _Builder:
         leaf = Leaf("", "", help=info.description or "", control=shape.kind, required=info.is_required())
         leaf.refresh = (model, field_name) in self._setting.refreshing
         leaf.default = "" if info.is_required() else _text(info.get_default(call_default_factory=False), shape)
-        section = model.__name__.removesuffix("Section").lower()
-        preset_default = self._setting.defaults(self._preset, section, field_name)
-        leaf.default = preset_default if preset_default is not None else leaf.default
+        if self._preset is not None and model in _SECTION_MODELS:
+            leaf.help = self._preset.settable.get(f"{self._section}.{field_name}", leaf.help)
+            default = getattr(getattr(self._preset.defaults, self._section), field_name)
+            leaf.default = _text(default, shape) or leaf.default
         leaf.value = _text(value, shape)
         choices = self._setting.choices.get((model, field_name))
         if choices is not None:
@@ -187,6 +202,9 @@ class _Builder:
         return node
 
 
+_SECTION_MODELS = tuple(shape_of(PolicySpec.model_fields[name]).model for name in SECTIONS)
+
+
 def _default_data(info: FieldInfo, shape: Shape) -> Any:
     """What a missing model or collection starts from; a missing input stays empty, its default is its placeholder."""
     if shape.kind not in ("model", "items", "pairs"):
@@ -202,6 +220,10 @@ def _default_data(info: FieldInfo, shape: Shape) -> Any:
             for key, item in default.items()
         }
     return default
+
+
+def _is_empty(node: Node) -> bool:
+    return isinstance(node, Group) and not node.children and not node.more
 
 
 def _text(value: Any, shape: Shape) -> str:

@@ -64,6 +64,13 @@ def state_badge(state: str, size: str = "") -> SafeString:
 
 
 @register.simple_tag
+def state_looks() -> dict[str, Any]:
+    """Tone, icon and word of each state, for scripts that redraw a badge."""
+    looks = {value: {"tone": _STATES[value][0], "icon": _STATES[value][1], "word": label} for value, label in State.choices}
+    return {"states": looks, "icons": static("headway/icons.svg")}
+
+
+@register.simple_tag
 def status_badge(status: str, size: str = "") -> SafeString:
     """An experiment's status as icon and word."""
     tone, name = _STATUSES.get(status, ("", "info"))

@@ -1,0 +1,16 @@
+// What every page has: colours, shortcuts, confirmations, copying, rows, forms, relative times.
+
+import { startConfirmations } from "./confirm.js";
+import { startForms } from "./forms.js";
+import { startKeys } from "./keys.js";
+import { startRows } from "./rows.js";
+import { startTheme } from "./theme.js";
+import { startCopying, startTimes } from "./small.js";
+
+startTheme();
+startKeys();
+startRows();
+startConfirmations();
+startForms();
+startCopying();
+startTimes();
