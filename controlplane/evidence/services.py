@@ -1,6 +1,7 @@
 """Writes of evidence: fenced by attempt, idempotent, files through the storage interface under server-made names."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,16 +17,8 @@ from controlplane.evidence.models import Artifact, SampleChunk, Segment
 from controlplane.live.groups import announce_run
 from controlplane.runs.services.leases import held_run
 
-# What a run may hand in. Names become storage names and download names, so they are a closed list.
-ARTIFACTS = {
-    "requests.parquet": "application/vnd.apache.parquet",
-    "steps.parquet": "application/vnd.apache.parquet",
-    "gaps.parquet": "application/vnd.apache.parquet",
-    "summary.json": "application/json",
-    "benchmark.json": "application/json",
-    "audit.json": "application/json",
-    "profile.json": "application/json",
-}
+# Names become storage names and download names: plain words, of the two kinds that evidence has.
+ARTIFACT_NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}\.(parquet|json)")
 
 
 def append_samples(*, run_id: str, attempt: int, samples: Sequence[tuple[int, dict[str, Any]]]) -> int:
@@ -83,9 +76,12 @@ def store_segment(*, run_id: str, attempt: int, number: int, path: Path, records
 
 
 def store_artifact(*, run_id: str, attempt: int, name: str, path: Path, sha256: str) -> Artifact:
-    """Upload a finished file of an attempt; ``name`` is one of `ARTIFACTS`. Errors as in `store_segment`."""
-    if name not in ARTIFACTS:
-        raise ValueError(f"{name!r} is not an artifact; known: {', '.join(ARTIFACTS)}")
+    """Upload a finished file of an attempt, such as ``requests.parquet``. Errors as in `store_segment`.
+
+    ``ValueError`` also for a name that is not a plain word ending in ``.parquet`` or ``.json``.
+    """
+    if not ARTIFACT_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of an artifact, such as requests.parquet or summary.json")
     held_run(run_id=run_id, attempt=attempt)
     known = Artifact.objects.filter(run_id=run_id, attempt=attempt, name=name).first()
     if known is not None and known.sha256 == sha256:

@@ -9,6 +9,7 @@ from django.utils import timezone
 from controlplane.access import require_change, require_person
 from controlplane.accounts.models import User
 from controlplane.errors import ConflictError
+from controlplane.experiments.deciding import conclude
 from controlplane.experiments.drafts import Draft, read_draft
 from controlplane.experiments.models import Arm, ArmRun, Experiment
 from controlplane.live.groups import announce_experiment
@@ -18,6 +19,7 @@ from controlplane.runs.services import next_place, queue_run, request_cancel
 from controlplane.runs.services.queueing import check_quota
 from controlplane.workloads.models import ArrivalPlan
 from controlplane.workloads.services import freeze
+from scheduler_core.types.errors import InputError, Problem
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ def submit_experiment(*, owner: User, data: object, cloned_from: Experiment | No
     """
     require_person(owner)
     draft = read_draft(data, user=owner)
-    plan = freeze(spec=draft.spec.workload, user=owner)  # stored by digest, so repeating or abandoning it is harmless
+    plan = _freeze(draft, owner)  # stored by digest, so repeating or abandoning it is harmless
     with transaction.atomic():
         check_quota(owner=owner, wanted=len(draft.spec.runs()))
         experiment = Experiment.objects.create(
@@ -51,7 +53,7 @@ def check_experiment(*, data: object, user: User) -> dict[str, Any]:
     """A dry run of `submit_experiment`: everything is checked and frozen, no experiment or run is created."""
     require_person(user)
     draft = read_draft(data, user=user)
-    plan = freeze(spec=draft.spec.workload, user=user)
+    plan = _freeze(draft, user)
     return {
         "name": draft.spec.name,
         "spec": draft.spec.canonical(),
@@ -69,6 +71,15 @@ def check_experiment(*, data: object, user: User) -> dict[str, Any]:
         "arms": {name: policy.canonical() for name, policy in draft.policies.items()},
         "runs": [{"repeat": repeat, "arm": arm} for repeat, arm in draft.spec.runs()],
     }
+
+
+def _freeze(draft: Draft, user: User) -> ArrivalPlan:
+    """The draft's plan; problems are named as fields of the experiment."""
+    try:
+        return freeze(spec=draft.spec.workload, user=user)
+    except InputError as error:
+        problems = [Problem(f"workload.{item.where}".rstrip("."), item.message) for item in error.problems]
+        raise InputError(problems) from None
 
 
 def _create_arms(experiment: Experiment, draft: Draft) -> dict[str, Arm]:
@@ -140,8 +151,6 @@ def decide_if_finished(experiment_id: str) -> Experiment | None:
     runs = list(Run.objects.filter(arm_run__arm__experiment=experiment).order_by("place"))
     if experiment.status not in undecided or any(run.state not in TERMINAL_STATES for run in runs):
         return None
-    from controlplane.experiments.deciding import conclude
-
     changes = conclude(experiment, runs) | {"decided_at": timezone.now()}
     if not Experiment.objects.filter(pk=experiment_id, status__in=undecided).update(**changes):
         return None

@@ -61,7 +61,8 @@ def test_no_process_of_the_control_plane_ever_loads_torch(stack: Stack, queue: Q
 
 
 def test_the_worker_registers_and_beats(stack: Stack) -> None:
-    worker = wait_for(lambda: Worker.objects.filter(name="worker@test").first(), within_s=5)
+    wait_for(lambda: Worker.objects.filter(name="worker@test").exists(), within_s=5)
+    worker = Worker.objects.get(name="worker@test")
     assert (worker.pid, worker.status()) == (stack.process("worker").pid, "ready")
     assert worker.device.endswith("/cpu:0")
     seen = worker.heartbeat_at
@@ -105,11 +106,12 @@ def test_kill_of_the_workers_main_process(stack: Stack, queue: Queue, until: Unt
 
 def test_kill_of_the_workers_whole_group(stack: Stack, queue: Queue, until: Until) -> None:
     run = until(queue("stubborn"), "running")
-    pids = wait_for(lambda: len(stack.run_pids(run.pk)) == 2 and stack.run_pids(run.pk), within_s=5)
+    wait_for(lambda: len(stack.run_pids(run.pk)) == 2, within_s=5)
+    pids = stack.run_pids(run.pk)
     stack.kill_group("worker")
     until(run, "queued", "dispatched", attempt=2, within_s=6)
     assert "stopped renewing its lease" in run.attempts.get(number=1).reason
-    wait_for(lambda: gone(list(pids)), within_s=5)
+    wait_for(lambda: gone(pids), within_s=5)
     stack.start_worker()
     until(run, "running", attempt=2, within_s=15)
 
@@ -153,10 +155,11 @@ def test_cancel_of_a_running_run_ends_it_and_its_children(
     stack: Stack, queue: Queue, until: Until, owner: User
 ) -> None:
     run = until(queue("stubborn"), "running")
-    pids = wait_for(lambda: len(stack.run_pids(run.pk)) == 2 and stack.run_pids(run.pk), within_s=5)
+    wait_for(lambda: len(stack.run_pids(run.pk)) == 2, within_s=5)
+    pids = stack.run_pids(run.pk)
     request_cancel(run=run, user=owner)
     assert until(run, *ENDED, within_s=5).state == "cancelled"
-    assert gone(list(pids))
+    assert gone(pids)
 
 
 def test_a_polite_run_is_cancelled_with_what_it_measured(queue: Queue, until: Until, owner: User) -> None:

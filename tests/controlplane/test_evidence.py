@@ -125,9 +125,11 @@ class TestArtifacts:
         assert [row.name for row in selectors.artifacts(run=run)] == ["summary.json"]
         assert not selectors.artifacts(run=run, attempt=2).exists()
 
-    @pytest.mark.parametrize("name", ["../../headway.sqlite3", "/etc/passwd", "summary.json/../audit.json", "", "x"])
+    @pytest.mark.parametrize(
+        "name", ["../../headway.sqlite3", "/etc/passwd", "a.json/../b.json", "", "x", "a.json\n", "a.sh"]
+    )
     def test_no_other_name_is_stored_or_opened(self, make_run: MakeRun, tmp_path: Path, name: str) -> None:
         run = make_run(State.RUNNING)
-        with pytest.raises(ValueError, match="is not an artifact"):
+        with pytest.raises(ValueError, match="is not the name of an artifact"):
             store_artifact(run_id=run.pk, attempt=1, name=name, **written(tmp_path))
         assert selectors.open_artifact(run=run, attempt=1, name=name) is None

@@ -275,7 +275,11 @@ class TestDispatchOutbox:
 
     def test_a_run_claimed_before_its_message_was_marked_stays_claimed(self, make_run: MakeRun) -> None:
         run = make_run()
-        dispatch_outbox(timezone.now(), send=lambda r: claim(run_id=r.pk, attempt=1, worker="w", device="d") and None)
+
+        def claimed_at_once(run: Run) -> None:
+            assert claim(run_id=run.pk, attempt=1, worker="w", device="d")
+
+        dispatch_outbox(timezone.now(), send=claimed_at_once)
         run.refresh_from_db()
         assert run.state == State.STARTING
 

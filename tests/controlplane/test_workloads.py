@@ -45,7 +45,7 @@ class TestImportTrace:
         dataset = import_trace(owner=owner, file=upload(), name="Conversation")
         assert dataset.file.read() == TRACE.encode()
         assert dataset.bytes == len(TRACE)
-        assert "evil" not in dataset.file.name
+        assert "evil" not in str(dataset.file.name)
         assert dataset.format == "azure-2023"
         assert dataset.inspection["rows"] == 5
         assert dataset.inspection["prompt_tokens"] == sum(range(100, 105))
@@ -54,7 +54,7 @@ class TestImportTrace:
         ("text", "words"),
         [
             ("", "empty"),
-            ("a,b\n1,2\n", ""),
+            ("a,b\n1,2\n", "columns"),
             (TRACE + "2023-11-16 18:17:09.0000000,x,1\n", "line 7"),
         ],
     )
