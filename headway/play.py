@@ -103,11 +103,9 @@ def play(spec: ExperimentSpec, *, base: Path, on_step: Callable[[Step], None], e
         for number, (repeat, arm) in enumerate(spec.runs(), start=1):
             where = Step(number, len(spec.runs()), arm, repeat, 0, len(plan.requests))
             _run(played, where, folder, on_step)
-    if not played.runs:
-        raise PlayError(f"no run succeeded; the first: {played.failures[0]['reason']}")
-    from scheduler_core.verdict.decide import decide
-
-    played.verdict = decide(spec, played.runs)
+        if not played.runs:
+            raise PlayError(f"no run succeeded; the first: {played.failures[0]['reason']}")
+        played.verdict = _decide(spec, played.runs, folder)
     return played
 
 
@@ -149,3 +147,11 @@ def _job(played: Played, where: Step, folder: Path) -> RunJob:
         noise_seed=spec.noise_seed(arm=where.arm, repeat=where.repeat),
         wall_limit_s=spec.run_limit_s,
     )
+
+
+def _decide(spec: ExperimentSpec, runs: list[RunSummary], folder: Path) -> Verdict:
+    from scheduler_core.verdict.decide import decide
+    from scheduler_core.verdict.outputs import read_outputs
+
+    folders = {f"{arm}-{repeat + 1}": folder / f"run-{n:03d}" for n, (repeat, arm) in enumerate(spec.runs(), start=1)}
+    return decide(spec, runs, outputs=lambda run: read_outputs(folders[run] / "outputs.parquet"))

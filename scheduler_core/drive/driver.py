@@ -203,8 +203,7 @@ class Driver:
             if answer.token is not None:
                 tokens.append(answer.token)
             if answer.tie_margin is not None:
-                grant = planned.plan.grants[number]
-                self.sink.write(Tie(request, grant.start + grant.length, answer.tie_margin))
+                self.sink.write(Tie(request, len(tokens) - 1, answer.tie_margin))
         for ended in completed.ended:
             self._write_ended(ended, result.available_ns)
 

@@ -127,7 +127,10 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Tie:
-    """The two best logits were closer than the declared tolerance: another batch shape may pick the other token."""
+    """The two best logits were closer than the declared tolerance: another batch shape may pick the other token.
+
+    ``position`` counts the request's output tokens from 0.
+    """
 
     kind: ClassVar[str] = "tie"
     request: int
