@@ -1,8 +1,10 @@
 """Reading specs from user input: every problem at once, each with its field and what would be right."""
 
 import difflib
+import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import pydantic
 import yaml
@@ -23,7 +25,7 @@ def parse(cls: type[SpecT], data: object) -> SpecT:
     try:
         return cls.model_validate(data)
     except pydantic.ValidationError as error:
-        raise InputError([_problem(cls, item) for item in error.errors(include_url=False)]) from None
+        raise InputError(_problems(cls, error)) from None
 
 
 def parse_yaml(cls: type[SpecT], text: str) -> SpecT:
@@ -39,31 +41,70 @@ def parse_yaml(cls: type[SpecT], text: str) -> SpecT:
     return parse(cls, data)
 
 
-def _problem(cls: type[Spec], item: Any) -> Problem:
-    path = [str(part) for part in item["loc"]]
-    message = item["msg"].removeprefix("Value error, ")
-    if item["type"] == "extra_forbidden":
-        known = _known_keys(cls, item["loc"][:-1])
-        near = difflib.get_close_matches(path[-1], known, n=1)
-        message = "unknown key" + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}")
-    return Problem(".".join(path), message)
+def _problems(cls: type[Spec], error: pydantic.ValidationError) -> list[Problem]:
+    """One problem a field: what each choice of a union wanted is said together."""
+    wants: dict[str, list[str]] = {}
+    items = error.errors(include_url=False)
+    for item in items:
+        depth = len(item["loc"])
+        if item["type"] == "too_short" and any(
+            depth < len(x["loc"]) and x["loc"][:depth] == item["loc"] for x in items
+        ):
+            continue  # a wrong member is not counted as one; its own problem says enough
+        path, parent, own = _follow(cls, item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden" and parent is not None:
+            message = _unknown(path[-1], list(parent.model_fields))
+        elif item["type"] == "value_error" and own is not None:
+            # A rule over several fields starts with the name of the one to change.
+            first = re.match(r"[a-z_]+", message)
+            if first and first[0] in own.model_fields:
+                path.append(first[0])
+                message = message.removeprefix(f"{first[0]}: ")
+        messages = wants.setdefault(".".join(path), [])
+        if message not in messages:
+            messages.append(message)
+    return [Problem(where, ", or: ".join(messages)) for where, messages in wants.items()]
 
 
-def _known_keys(cls: type[Spec], loc: tuple[int | str, ...]) -> list[str]:
-    """Field names of the model found by following ``loc`` from ``cls``."""
+def _unknown(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    return "unknown key" + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}")
+
+
+def _follow(
+    cls: type[Spec], loc: tuple[int | str, ...]
+) -> tuple[list[str], type[pydantic.BaseModel] | None, type[pydantic.BaseModel] | None]:
+    """The dotted path a user knows for a location, the model that holds its last part, and the model it leads to.
+
+    Pydantic's own marks (which choice of a union, key or value of a mapping) are left out.
+    """
+    path: list[str] = []
     here: Any = cls
+    parent: type[pydantic.BaseModel] | None = None
     for part in loc:
-        if isinstance(here, type) and issubclass(here, pydantic.BaseModel) and part in here.model_fields:
-            here = _model_in(here.model_fields[str(part)].annotation)
-    return list(here.model_fields) if isinstance(here, type) and issubclass(here, pydantic.BaseModel) else []
+        if part == "[key]":
+            return path, parent, None
+        if isinstance(here, type) and issubclass(here, pydantic.BaseModel):
+            parent = here
+            path.append(str(part))
+            found = here.model_fields.get(str(part))
+            here = _plain(found.annotation) if found else None
+        elif get_origin(here) in (dict, list, tuple):
+            path.append(str(part))
+            inner = [item for item in get_args(here) if item is not Ellipsis]
+            here = _plain(inner[-1])
+        else:
+            break
+    own = here if isinstance(here, type) and issubclass(here, pydantic.BaseModel) else None
+    return path, parent, own
 
 
-def _model_in(annotation: Any) -> Any:
-    """The first model class inside an annotation such as ``dict[str, Tier] | None``."""
-    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-        return annotation
-    for inner in getattr(annotation, "__args__", ()):
-        found = _model_in(inner)
-        if found is not None:
-            return found
-    return None
+def _plain(annotation: Any) -> Any:
+    """An annotation without ``Annotated`` and without the None of ``X | None``."""
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        choices = [choice for choice in get_args(annotation) if choice is not NoneType]
+        return _plain(choices[0]) if len(choices) == 1 else annotation
+    return annotation

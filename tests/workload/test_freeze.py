@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.spec.parse import parse
-from scheduler_core.spec.workload import WorkloadSpec
+from scheduler_core.spec.workload import Trace, WorkloadSpec
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import InputError
 from scheduler_core.types.time import NS_PER_S
@@ -369,6 +369,6 @@ def test_lengths_without_times_need_a_rate() -> None:
 def test_rows_must_be_given_exactly_when_the_spec_names_a_trace(mooncake_bytes: bytes) -> None:
     with pytest.raises(InputError, match="trace: its rows are missing"):
         freeze(parse(WorkloadSpec, SPECS["trace"]))
-    data = read_trace(io.BytesIO(mooncake_bytes), parse(WorkloadSpec, SPECS["trace"]).trace)
+    data = read_trace(io.BytesIO(mooncake_bytes), Trace(file="given"))
     with pytest.raises(InputError, match="names no trace"):
         freeze(parse(WorkloadSpec, SPECS["poisson"]), trace=data)

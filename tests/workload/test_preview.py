@@ -17,6 +17,7 @@ def test_preview_of_a_trace_by_hand(mooncake_bytes: bytes) -> None:
     Ids [1 2], [1 3], [1 4], [5]: seven blocks, of which the second and third row can reuse block 1.
     """
     spec = parse(WorkloadSpec, {"trace": {"file": "given"}})
+    assert spec.trace is not None
     found = preview(freeze(spec, trace=read_trace(io.BytesIO(mooncake_bytes), spec.trace)))
     assert (found["requests"], found["timed"], found["dependent"]) == (4, 4, 0)
     assert (found["span_s"], found["rate_rps"], found["same_instant_groups"]) == (6.0, 0.5, 1)
