@@ -113,7 +113,7 @@ class Driver:
         completed = self.instance.complete(result)
         self._steps += 1
         self._failures = self._failures + 1 if result.failure is not None else 0
-        self._write_step(planned, result)
+        self._write_step(planned, result, {number for number, _request in completed.emitted})
         self._turn_ns = result.available_ns
         self._collect(planned, result, completed)
         if self._steps % self.law_interval == 0:
@@ -168,10 +168,12 @@ class Driver:
 
     # --- evidence ----------------------------------------------------------------------------------------------
 
-    def _write_step(self, planned: Planned, result: StepResult) -> None:
+    def _write_step(self, planned: Planned, result: StepResult, emitted: set[int]) -> None:
+        """A grant counts as sampled when its token was taken: not in a failed step, not for a cancelled request."""
         plan, now = planned.plan, planned.occupancy
         grants = [
-            (g.request, g.epoch, g.start, g.length, g.phase.value, int(g.samples), g.hit_tokens) for g in plan.grants
+            (g.request, g.epoch, g.start, g.length, g.phase.value, int(number in emitted), g.hit_tokens)
+            for number, g in enumerate(plan.grants)
         ]
         lanes = [(lane.kind, lane.resource, lane.start_ns, lane.end_ns) for lane in result.lanes]
         if self._turn_ns is not None and self._turn_ns < planned.planned_ns:
