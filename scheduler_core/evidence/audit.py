@@ -37,7 +37,7 @@ CHECKS: dict[str, str] = {
     "no negative duration": "no duration is negative; one that is, is a fault of the product",
     "resident once": "each resident request is granted or stalled exactly once per step",
     "tokens contiguous": "each grant starts where the one before it ended, or at its cache hit",
-    "sampled at the end": "a grant yields a token exactly when it reaches the last known token",
+    "sampled at the end": "a grant yields a token exactly when it reaches the last known token, or its request fails",
     "emitted = declared": "tokens emitted = tokens declared at the end, within the limit; a finished one has some",
     "R8 recompute once": "each prompt token is found or computed once; recompute only after a preemption",
     "R4 additivity": "segments add up to E2E, TTFT + gaps = E2E, unattributed time within its bound",
@@ -60,6 +60,7 @@ class _Request:
     prefilled: int = 0
     first_hit: int | None = None
     preempted: int = 0
+    token_lost: bool = False
 
 
 @dataclass
@@ -71,6 +72,7 @@ class Audit:
     found: int = 0
     _open: dict[int, _Request] = field(default_factory=dict)
     _resident: set[int] = field(default_factory=set)
+    _ended_in_step: set[int] = field(default_factory=set)
     _ended: Counter[str] = field(default_factory=Counter)
     _ids_ended: set[int] = field(default_factory=set)
     _started: RunStarted | None = None
@@ -162,6 +164,9 @@ class Audit:
             self._check("budget", tokens <= step.budget, where, "{} tokens over {}", tokens, step.budget)
         seen = Counter(grant[0] for grant in step.grants)
         seen.update(row[0] for row in step.stalled)
+        for request in self._ended_in_step & seen.keys():
+            del seen[request]  # it was cancelled while the step ran: planned with it, ended before its result
+        self._ended_in_step.clear()
         once = seen.keys() == self._resident and all(count == 1 for count in seen.values())
         if once:
             self.checks["resident once"] += 1
@@ -209,8 +214,10 @@ class Audit:
                     "{} tokens from {}, due from {}", length, start, state.next_start)  # fmt: skip
         known = state.prompt + state.emitted
         ends = start + length == known
-        self._check("sampled at the end", ends == bool(sampled) and start + length <= known, where,
-                    "computed up to {} of {} known tokens, sampled {}", start + length, known, sampled)  # fmt: skip
+        right = start + length <= known and (ends or not sampled) and not state.token_lost
+        self._check("sampled at the end", right, where, "computed up to {} of {} known tokens, sampled {}",
+                    start + length, known, sampled)  # fmt: skip
+        state.token_lost = ends and not sampled
         state.next_start = start + length
         if phase == Phase.PREFILL:
             state.prefilled += length
@@ -233,7 +240,9 @@ class Audit:
         where = f"finished request {record.request}"
         state = self._open.pop(record.request, None)
         self._check("offered = outcomes", state is not None, where, "ended twice or without arriving")
-        self._resident.discard(record.request)
+        if record.request in self._resident:
+            self._resident.discard(record.request)
+            self._ended_in_step.add(record.request)
         if state is None:
             return
         self._ended[record.outcome] += 1
@@ -249,6 +258,7 @@ class Audit:
 
     def _finish(self, where: str, state: _Request) -> None:
         self._check("emitted = declared", state.emitted > 0, where, "finished without a token")
+        self._check("sampled at the end", not state.token_lost, where, "finished by a step that gave it no token")
         found = state.prefilled + (state.first_hit or 0)
         right = found == state.prompt if not state.preempted else found <= state.prompt
         self._check("R8 recompute once", right, where, "{} prompt tokens found or computed first of {}, {} "
