@@ -23,6 +23,7 @@ LATENCIES: dict[str, str] = {
     "recompute": "prefill executed again",
     "output_transfer": "copying its output from the device",
     "stream_output": "token ready to handed to the caller",
+    "host_gap": "the driver's work between two steps",
     "unattributed": "elapsed time that no interval covers",
 }
 _QUANTILES = (0.5, 0.95, 0.99)

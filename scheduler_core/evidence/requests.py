@@ -64,6 +64,7 @@ _SEGMENT_FIELDS = {
     "output_transfer_ms": IntervalClass.OUTPUT_TRANSFER,
     "stream_output_ms": IntervalClass.STREAM_OUTPUT,
     "model_load_wait_ms": IntervalClass.MODEL_LOAD,
+    "host_gap_ms": IntervalClass.HOST_GAP,
     "unattributed_ms": "unattributed",
 }
 

@@ -56,7 +56,9 @@ def step_columns(rows: Mapping[str, Ints], labels: Labels) -> dict[str, Any]:
         if stem in known:
             columns[f"{stem}_ms"] = pa.array(ms(rows[name]))
         elif name == "idle_cause":
+            absent = rows[name] == MISSING
             columns[name] = text(rows[name], labels.causes)
+            columns["idle_cause_absence"] = absence_column([(Absence.NOT_APPLICABLE, absent)], len(absent))
         elif name == "device_bytes":
             absent = rows[name] == MISSING
             columns[name] = pa.array(rows[name], mask=absent)

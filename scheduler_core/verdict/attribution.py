@@ -28,6 +28,7 @@ PARTS = {
     "input_prepare_mean_ms": "host preparation",
     "output_transfer_mean_ms": "output transfer",
     "stream_output_mean_ms": "streaming",
+    "host_gap_mean_ms": "the driver's work between steps",
     "unattributed_mean_ms": "unattributed time",
 }
 _COMPUTE = ("prefill_mean_ms", "decode_mean_ms", "recompute_mean_ms")

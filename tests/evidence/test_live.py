@@ -1,0 +1,81 @@
+"""Live samples agree with the records they are folded from."""
+
+from itertools import pairwise
+
+from scheduler_core.evidence.live import LiveSampler, Tee
+from scheduler_core.spec.job import Sample
+from scheduler_core.testing.builders import ListSink
+from scheduler_core.types.records import Record
+from tests.evidence.played import play
+from tests.evidence.scenes import Scene, ns
+
+
+def sample(records: list[Record], interval_ms: float) -> list[Sample]:
+    samples: list[Sample] = []
+    sampler = LiveSampler(interval_ns=ns(interval_ms), total=1, on_sample=samples.append)
+    for record in records:
+        sampler.write(record)
+    sampler.flush()
+    return samples
+
+
+def test_worked_samples() -> None:
+    """Prefill of 10 tokens 0-40, two decodes to 60 and 80; sampled every 50 ms, the last at 80.
+
+    At 50: one request runs, one token (TTFT 40), 10 prompt tokens in 0.05 s, busy 40 of 50 ms.
+    At 80: gaps 20 and 20, all done.
+    """
+    scene = Scene(1)
+    scene.arrive(0, 0)
+    scene.admit(0, 0)
+    scene.step(0, 40, [(0, 10)])
+    scene.step(40, 60, [(0, 1)])
+    scene.step(60, 80, [(0, 1)])
+    scene.finish(0, 80)
+    first, last = sample(scene.end(80), 50)
+    assert (first.t_s, first.running, first.done, first.ttft_p50_ms, first.gap_p50_ms) == (0.05, 1, 0, 40, None)
+    assert (first.prefill_tokens_per_s, first.busy_share) == (200, 0.8)
+    assert (last.t_s, last.running, last.waiting, last.done, last.gap_p95_ms) == (0.08, 0, 0, 1, 20)
+    assert (last.decode_tokens_per_s, last.step_decode_tokens) == (25, 1)
+
+
+def test_quiet_stretch_yields_one_sample() -> None:
+    scene = Scene(2)
+    for request, at in ((0, 0), (1, 1000)):
+        scene.arrive(request, at)
+        scene.admit(request, at)
+        scene.step(at, at + 10, [(request, 10)])
+        scene.finish(request, at + 10)
+    times = [found.t_s for found in sample(scene.end(1010), 100)]
+    assert times == [1.0, 1.01]
+
+
+def test_samples_of_a_whole_run() -> None:
+    samples = sample(play({"policy": "vllm_v1"}, {"arrivals": {"poisson": {"rate_rps": 20}}}, kv_blocks=110), 200)
+    assert all(left.t_s < right.t_s for left, right in pairwise(samples))
+    assert all(left.done <= right.done and left.preemptions <= right.preemptions for left, right in pairwise(samples))
+    assert all(found.kv_used + found.kv_cached + found.kv_free == 110 for found in samples)
+    assert all(0 <= found.busy_share <= 1 and 0 <= (found.hit_rate or 0) <= 1 for found in samples)
+    assert (samples[-1].done, samples[-1].running, samples[-1].waiting) == (120, 0, 0)
+    assert samples[-1].preemptions > 0
+
+
+def test_only_first_look_ups_count_as_hits() -> None:
+    scene = Scene(1)
+    scene.arrive(0, 0)
+    scene.admit(0, 0)
+    scene.step(0, 10, [(0, 10)])
+    scene.preempt(0, 10)
+    scene.admit(0, 20, hit=8)
+    scene.step(20, 30, [(0, 3, "recompute")])
+    scene.finish(0, 30)
+    assert sample(scene.end(30), 1000)[-1].hit_rate == 0
+
+
+def test_tee_hands_on_in_order() -> None:
+    one, other = ListSink(), ListSink()
+    sink = Tee(one, other)
+    records = Scene(1).end(0)
+    for record in records:
+        sink.write(record)
+    assert one.records == other.records == records
