@@ -70,8 +70,7 @@ class TorchExecutor:
             config = resolve(self.settings.model)
             weights = open_weights(self.settings.model, config, self.settings.weight_seed)
             decoder = Decoder(config, weights, arithmetic, self._device)
-            kv_dtype: torch.dtype = getattr(torch, self.settings.dtype)
-            attention = build_attention(self.settings, decoder, kv_dtype, self._device)
+            attention = build_attention(self.settings, decoder, self._device, self._threads)
             self._stepper = CpuStepper(decoder, attention)
             self._warm()
         except (MemoryError, RuntimeError) as error:

@@ -10,7 +10,7 @@ import torch
 def fingerprint(device: torch.device, threads: int) -> dict[str, str | int | float]:
     """Machine, versions and thread count, as plain data."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": os.cpu_count() or 1,
         "usable_cores": usable_cores(),
         "threads": threads,
@@ -38,7 +38,8 @@ def usable_cores() -> int:
     return len(affinity(0)) if affinity else (os.cpu_count() or 1)
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """Name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

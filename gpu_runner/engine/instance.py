@@ -1,5 +1,6 @@
 """One loaded model with its KV pool: runs a flat batch on the device and says where the time went."""
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,13 +8,18 @@ from typing import Protocol
 import torch
 
 from gpu_runner.engine.attention.base import Attention, DeviceBatch, PoolShape
+from gpu_runner.engine.attention.compiled import UnavailableError
 from gpu_runner.engine.attention.gather import GatherAttention
+from gpu_runner.engine.attention.native import NativeAttention
 from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.model.decoder import Decoder
 from gpu_runner.engine.sampling import greedy
 from gpu_runner.engine.settings import EngineSettings
+from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.intervals import COMPUTE, DEVICE, HOST, IntervalClass, Lane
 from scheduler_core.types.time import Ns
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +108,7 @@ def device_batch(flat: FlatBatch, decoder: Decoder, device: torch.device) -> Dev
     )
 
 
-def build_attention(
-    settings: EngineSettings, decoder: Decoder, kv_dtype: torch.dtype, device: torch.device
-) -> Attention:
+def build_attention(settings: EngineSettings, decoder: Decoder, device: torch.device, threads: int) -> Attention:
     """The KV pool with the backend that ``settings.attention`` names, or the fastest that works here."""
     config = decoder.config
     shape = PoolShape(
@@ -115,4 +119,12 @@ def build_attention(
         kv_heads=config.kv_heads,
         head_dim=config.head_dim,
     )
+    kv_dtype: torch.dtype = getattr(torch, settings.dtype)
+    if device.type == "cpu" and settings.attention != "gather":
+        try:
+            return NativeAttention(shape, decoder.dtype, kv_dtype, threads)
+        except UnavailableError as reason:
+            if settings.attention == "native":
+                raise InputError([Problem("target.attention", f"'native' cannot be used here: {reason}")]) from None
+            _LOG.info("attention falls back to gathered pages: %s", reason)
     return GatherAttention(shape, kv_dtype, device)

@@ -49,8 +49,16 @@ class Attention(Protocol):
     def pool_bytes(self) -> int:
         """Bytes of the KV pages."""
 
-    def attend(self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor) -> None:
-        """Rotate queries and keys of ``qkv`` ``[T, heads + 2 kv_heads, head_dim]`` (in place), write keys and values
-        into the pages of ``layer``, and put causal attention over each row's context into ``out``
-        ``[T, heads, head_dim]``.
+    def attend(
+        self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor, *, last_only: bool = False
+    ) -> None:
+        """Write the KV of ``qkv`` into the pages of ``layer``, then attend causally over each row's context.
+
+        Args:
+            layer: Index of the layer.
+            qkv: Queries, keys and values before rotation, ``[T, heads + 2 kv_heads, head_dim]``, contiguous; may be
+                overwritten.
+            batch: What belongs to whom.
+            out: Receives the result, ``[T, heads, head_dim]``, contiguous.
+            last_only: Only the last token of each row is wanted; the others of ``out`` may be left as they were.
         """

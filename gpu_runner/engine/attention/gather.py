@@ -25,10 +25,12 @@ class GatherAttention:
     def pool_bytes(self) -> int:
         return sum(page.numel() * page.element_size() for page in (*self._keys, *self._values))
 
-    def attend(self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor) -> None:
+    def attend(
+        self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor, *, last_only: bool = False
+    ) -> None:
         heads, kv_heads = self._shape.heads, self._shape.kv_heads
         rotate_(qkv[:, : heads + kv_heads], batch.cos, batch.sin)
-        query, key, value = torch.split(qkv, (heads, kv_heads, kv_heads), dim=1)
+        query, key, value = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
         for pages, new in ((self._keys[layer], key), (self._values[layer], value)):
             pages.view(-1, kv_heads, self._shape.head_dim).index_copy_(0, batch.slots, new.to(pages.dtype))
         flat = batch.flat

@@ -84,7 +84,8 @@ class Decoder:
             query.copy_(self._normed(query, layer.query_norm))
             key.copy_(self._normed(key, layer.key_norm))
         out = self._workspace.take("mixed", tokens, config.heads * config.head_dim)
-        attention.attend(index, qkv, batch, out.view(tokens, config.heads, config.head_dim))
+        last = index == config.layers - 1
+        attention.attend(index, qkv, batch, out.view(tokens, config.heads, config.head_dim), last_only=last)
         return out
 
     def _normed(self, values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,97 @@
+"""The CPU backend in C: attention straight from the pages, with rotation and KV write fused in."""
+
+import ctypes
+import math
+import mmap
+
+import torch
+
+from gpu_runner.engine.attention.base import DeviceBatch, PoolShape
+from gpu_runner.engine.attention.compiled import UnavailableError, library
+
+_FORMATS = {
+    (torch.float32, torch.float32): "f32_f32",
+    (torch.float32, torch.bfloat16): "f32_bf16",
+    (torch.bfloat16, torch.bfloat16): "bf16_bf16",
+}
+
+
+class _Batch(ctypes.Structure):
+    """``struct batch`` of paged.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("qkv", "keys", "values", "out", "cos", "sin")),
+        *((name, ctypes.c_void_p) for name in ("slots", "starts", "contexts", "tables")),
+        *((name, ctypes.c_int64) for name in ("tokens", "rows", "table_width", "heads", "kv_heads", "head_dim")),
+        *((name, ctypes.c_int64) for name in ("block_size", "last_only", "threads")),
+        ("scale", ctypes.c_float),
+    ]
+
+
+class NativeAttention:
+    """Pages as in paged.h: keys transposed in tiles, so that a vector load yields one dimension of many positions.
+
+    A row's result does not depend, in any bit, on what shares its batch or how it was cut into chunks.
+    """
+
+    name = "native"
+
+    def __init__(self, shape: PoolShape, arithmetic: torch.dtype, kv_dtype: torch.dtype, threads: int) -> None:
+        """`UnavailableError` says why this backend cannot serve such a pool here."""
+        pair = _FORMATS.get((arithmetic, kv_dtype))
+        if pair is None:
+            raise UnavailableError(f"no kernel for {arithmetic} activations with {kv_dtype} pages")
+        loaded = library()
+        lanes = loaded.lanes()
+        for what, size in (("block size", shape.block_size), ("head size", shape.head_dim)):
+            if size % lanes:
+                raise UnavailableError(f"{what} {size} is no multiple of {lanes}")
+        self._attend = getattr(loaded, f"attend_{pair}")
+        self._shape = shape
+        page = (shape.layers, shape.blocks, shape.kv_heads, shape.block_size * shape.head_dim)
+        self._keys = _zeros(page, kv_dtype)
+        self._values = _zeros(page, kv_dtype)
+        self._fixed = {
+            "heads": shape.heads,
+            "kv_heads": shape.kv_heads,
+            "head_dim": shape.head_dim,
+            "block_size": shape.block_size,
+            "threads": threads,
+            "scale": 1 / math.sqrt(shape.head_dim),
+        }
+
+    @property
+    def pool_bytes(self) -> int:
+        return self._keys.nbytes + self._values.nbytes
+
+    def attend(
+        self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor, *, last_only: bool = False
+    ) -> None:
+        call = _Batch(
+            qkv=qkv.data_ptr(),
+            keys=self._keys[layer].data_ptr(),
+            values=self._values[layer].data_ptr(),
+            out=out.data_ptr(),
+            cos=batch.cos.data_ptr(),
+            sin=batch.sin.data_ptr(),
+            slots=batch.slots.data_ptr(),
+            starts=batch.starts.data_ptr(),
+            contexts=batch.contexts.data_ptr(),
+            tables=batch.tables.data_ptr(),
+            tokens=qkv.shape[0],
+            rows=batch.contexts.shape[0],
+            table_width=batch.tables.shape[1],
+            last_only=last_only,
+            **self._fixed,
+        )
+        if self._attend(ctypes.byref(call)):
+            raise MemoryError("the attention kernel could not allocate its scratch memory")
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros on huge pages where the system has them: attention jumps about, and small pages cost a walk per jump."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

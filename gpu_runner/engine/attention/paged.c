@@ -1,0 +1,257 @@
+/* CPU attention over a paged KV cache. Portable C with GCC / Clang vector extensions: no intrinsics, so the compiler's
+ * -march decides what it becomes. Called through ctypes with plain pointers; see native.py. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#ifdef __AVX512F__
+#define VL 16
+#else
+#define VL 8
+#endif
+/* Keeps small accumulator arrays in registers: without it they live in memory. */
+#define UNROLL _Pragma("GCC unroll 8")
+#define QUERIES 16 /* most queries per head of one work item */
+#define SCORE_ROOM 65536 /* floats of scores of one item that are still close at hand */
+
+typedef float vf __attribute__((vector_size(VL * 4), aligned(4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4), aligned(4)));
+typedef uint32_t vu __attribute__((vector_size(VL * 4), aligned(4)));
+typedef uint16_t vh __attribute__((vector_size(VL * 2), aligned(2)));
+
+struct batch {
+    const void *qkv; /* [tokens][heads + 2 kv_heads][head_dim] */
+    void *keys, *values, *out; /* out [tokens][heads][head_dim] */
+    const float *cos, *sin; /* [tokens][head_dim / 2] */
+    const int64_t *slots; /* [tokens] */
+    const int32_t *starts, *contexts, *tables; /* [rows + 1], [rows], [rows][table_width] */
+    int64_t tokens, rows, table_width, heads, kv_heads, head_dim, block_size;
+    int64_t last_only; /* attend the last token of each row only */
+    int64_t threads;
+    float scale;
+};
+
+/* Queries [first, first + count) of each of KV heads [head, head + heads) of one row. */
+struct item {
+    long row, head, heads, first, count;
+};
+
+#if VL == 16
+static inline vf splat(float x) { return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+#else
+static inline vf splat(float x) { return (vf){x, x, x, x, x, x, x, x}; }
+#endif
+static inline vf load(const float *p) { return *(const vf *)p; }
+static inline void store(float *p, vf x) { *(vf *)p = x; }
+
+static inline float bf16_get(uint16_t x)
+{
+    const uint32_t wide = (uint32_t)x << 16;
+    float out;
+    memcpy(&out, &wide, sizeof out);
+    return out;
+}
+
+static inline uint16_t bf16_put(float x) /* round to nearest even */
+{
+    uint32_t wide;
+    memcpy(&wide, &x, sizeof wide);
+    return (uint16_t)((wide + 0x7fff + (wide >> 16 & 1)) >> 16);
+}
+
+static inline vf bf16_load(const uint16_t *p)
+{
+    const vu wide = __builtin_convertvector(*(const vh *)p, vu) << 16;
+    return (vf)wide;
+}
+
+static inline void prefetch(const void *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch((const char *)p + i, 0, 2);
+}
+
+/* e^x for x <= 0, exactly 0 below -87; relative error about 1e-7 (Cephes' expf). */
+static inline vf exponential(vf x)
+{
+    const vf magic = splat(12582912.0f); /* 1.5 * 2^23: adding and subtracting it rounds to an integer */
+    const vf n = (x * 1.44269504088896341f + magic) - magic;
+    const vf r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    vf p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    const vi power = (__builtin_convertvector(n, vi) + 127) << 23;
+    return (vf)((vi)(p * (vf)power) & (vi)(x > -87.0f));
+}
+
+/* Exponentials of `count` scores less their maximum, zeros up to `stride`; returns their sum. */
+static float softmax(float *score, long count, long stride)
+{
+    for (long i = count; i < stride; i++)
+        score[i] = -INFINITY;
+    vf high = load(score);
+    for (long i = VL; i < stride; i += VL) {
+        const vf x = load(score + i);
+        const vi more = (vi)(x > high);
+        high = (vf)(((vi)x & more) | ((vi)high & ~more));
+    }
+    float best = high[0];
+    for (int i = 1; i < VL; i++)
+        best = high[i] > best ? high[i] : best;
+    vf sum = {0};
+    for (long i = 0; i < stride; i += VL) {
+        vf x = load(score + i) - best;
+        const vi low = (vi)(x < -100.0f); /* keeps the exponent in range; becomes 0 all the same */
+        x = (vf)(((vi)splat(-100.0f) & low) | ((vi)x & ~low));
+        x = exponential(x);
+        store(score + i, x);
+        sum += x;
+    }
+    float total = 0;
+    for (int i = 0; i < VL; i++)
+        total += sum[i];
+    return total;
+}
+
+/* Two tiles at a time against `n` queries, and the odd one. */
+#define SCORE_PAIRS(n)                                                                                                 \
+    for (long i = 0; i < tiles; i += 2) {                                                                              \
+        if (i + 2 <= tiles)                                                                                            \
+            NAME(scores)(query, dim, tile + i, out + i * VL, stride, n, 2);                                            \
+        else                                                                                                           \
+            NAME(scores)(query, dim, tile + i, out + i * VL, stride, n, 1);                                            \
+    }
+
+#define F32(x) (x)
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define NAME(f) JOIN(f, PAIR)
+
+#define PAIR f32_f32
+#define ACT float
+#define ACT_GET F32
+#define ACT_PUT F32
+#define KV float
+#define KV_PUT F32
+#define KV_LOAD load
+#include "paged.h"
+#undef PAIR
+#undef KV
+#undef KV_PUT
+#undef KV_LOAD
+
+#define PAIR f32_bf16
+#define KV uint16_t
+#define KV_PUT bf16_put
+#define KV_LOAD bf16_load
+#include "paged.h"
+#undef PAIR
+#undef ACT
+#undef ACT_GET
+#undef ACT_PUT
+
+#define PAIR bf16_bf16
+#define ACT uint16_t
+#define ACT_GET bf16_get
+#define ACT_PUT bf16_put
+#include "paged.h"
+
+static float *scratch_of_thread(size_t floats)
+{
+    static __thread float *buffer;
+    static __thread size_t room;
+    if (room < floats) {
+        free(buffer);
+        buffer = malloc(floats * sizeof(float));
+        room = buffer ? floats : 0;
+    }
+    return buffer;
+}
+
+/* How many KV heads of a row of `tokens` tokens go into one item: all of them for a single token, as far as the
+ * scores fit a cache and every thread gets work; one at a time for a chunk, whose queries reuse a head's pages. */
+static long heads_together(const struct batch *b, long tokens, long context)
+{
+    const long group = b->heads / b->kv_heads;
+    if (tokens > 1 || group > QUERIES)
+        return 1;
+    long heads = SCORE_ROOM / (group * (context + VL));
+    const long spread = b->rows * b->kv_heads / (4 * b->threads);
+    if (b->threads > 1 && heads > spread)
+        heads = spread;
+    return heads < 1 ? 1 : heads > b->kv_heads ? b->kv_heads : heads;
+}
+
+/* Work items in order of rows; returns their number, or -1 when memory ran out. */
+static long plan_items(const struct batch *b, struct item **items)
+{
+    const long group = b->heads / b->kv_heads;
+    long room = 0;
+    for (long row = 0; row < b->rows; row++)
+        room += ((b->starts[row + 1] - b->starts[row]) * group / QUERIES + 1) * b->kv_heads;
+    *items = malloc((room ? room : 1) * sizeof(struct item));
+    if (!*items)
+        return -1;
+    struct item *next = *items;
+    for (long row = 0; row < b->rows; row++) {
+        const long all = b->starts[row + 1] - b->starts[row], tokens = b->last_only ? 1 : all;
+        const long heads = heads_together(b, tokens, b->contexts[row]);
+        for (long head = 0; head < b->kv_heads; head += heads)
+            for (long q = (all - tokens) * group; q < all * group; q += QUERIES)
+                *next++ = (struct item){row, head, b->kv_heads - head < heads ? b->kv_heads - head : heads, q,
+                                        all * group - q < QUERIES ? all * group - q : QUERIES};
+    }
+    return next - *items;
+}
+
+/* Floats of scratch that an item needs: queries, sums and scores. */
+static size_t item_floats(const struct batch *b, const struct item *item)
+{
+    return item->heads * item->count * (2 * b->head_dim + b->contexts[item->row] + VL);
+}
+
+typedef void write_fn(const struct batch *, long, long);
+typedef void attend_fn(const struct batch *, const struct item *, float *);
+
+/* 0 when done, 1 when memory ran out. */
+static int run(const struct batch *b, write_fn *write, attend_fn *attend)
+{
+    struct item *items;
+    const long count = plan_items(b, &items), chunk = 32;
+    int failed = 0;
+    size_t floats = 0;
+    if (count < 0)
+        return 1;
+    for (long i = 0; i < count; i++) {
+        const size_t needed = item_floats(b, items + i);
+        floats = needed > floats ? needed : floats;
+    }
+#pragma omp parallel num_threads(b->threads) if (b->threads > 1) reduction(| : failed)
+    {
+        float *scratch = scratch_of_thread(floats);
+        failed = scratch == NULL;
+#pragma omp for schedule(static)
+        for (long t = 0; t < b->tokens; t += chunk)
+            write(b, t, t + chunk < b->tokens ? t + chunk : b->tokens);
+#pragma omp for schedule(dynamic, 1)
+        for (long i = 0; i < count; i++)
+            if (scratch)
+                attend(b, items + i, scratch);
+    }
+    free(items);
+    return failed;
+}
+
+int lanes(void) { return VL; }
+int attend_f32_f32(const struct batch *b) { return run(b, write_tokens_f32_f32, attend_item_f32_f32); }
+int attend_f32_bf16(const struct batch *b) { return run(b, write_tokens_f32_bf16, attend_item_f32_bf16); }
+int attend_bf16_bf16(const struct batch *b) { return run(b, write_tokens_bf16_bf16, attend_item_bf16_bf16); }
