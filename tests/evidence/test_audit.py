@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
-from scheduler_core.types.records import Arrived, Finished, Record, Step
+from scheduler_core.types.records import Arrived, Finished, Record, RunStarted, Step
 from tests.evidence.played import summarise
 from tests.evidence.scenes import Scene, ns
 
@@ -27,7 +28,10 @@ def honest() -> list[Record]:
     return scene.end(30)
 
 
-def step(number: int, **changes: object) -> Callable[[list[Record]], list[Record]]:
+Lie: TypeAlias = Callable[[list[Record]], list[Record]]
+
+
+def step(number: int, **changes: Any) -> Lie:
     def lie(records: list[Record]) -> list[Record]:
         return [
             replace(record, **changes) if isinstance(record, Step) and record.id == number else record
@@ -37,7 +41,7 @@ def step(number: int, **changes: object) -> Callable[[list[Record]], list[Record
     return lie
 
 
-def grants(number: int, change: Callable[[list], list]) -> Callable[[list[Record]], list[Record]]:
+def grants(number: int, change: Callable[[list[Any]], list[Any]]) -> Lie:
     def lie(records: list[Record]) -> list[Record]:
         return [
             replace(record, grants=change(list(record.grants)))
@@ -49,11 +53,11 @@ def grants(number: int, change: Callable[[list], list]) -> Callable[[list[Record
     return lie
 
 
-def without(kind: type, request: int) -> Callable[[list[Record]], list[Record]]:
-    return lambda records: [r for r in records if not (isinstance(r, kind) and r.request == request)]
+def without(kind: type[Record], request: int) -> Lie:
+    return lambda records: [r for r in records if not (isinstance(r, kind) and getattr(r, "request", None) == request)]
 
 
-def finished(**changes: object) -> Callable[[list[Record]], list[Record]]:
+def finished(**changes: Any) -> Lie:
     return lambda records: [replace(r, **changes) if isinstance(r, Finished) and r.request == 1 else r for r in records]
 
 
@@ -67,7 +71,7 @@ def test_honest_records_pass(tmp_path: Path) -> None:
 JUMP = [(0, 0, 5, 1, "decode", 1, 0)]
 ANEW = [(0, 0, 11, 1, "recompute", 1, 0)]
 HOLE = step(3, planned_ns=ns(22), lanes=[("compute", "device", ns(22), ns(25))])
-LIES: dict[str, tuple[Callable, str, str, str]] = {
+LIES: dict[str, tuple[Lie, str, str, str]] = {
     "lost blocks": (step(2, kv_free=80), "blocks conserved", "step 2", "10 + 0 + 80 is not 100"),
     "over budget": (step(2, budget=8), "budget", "step 2", "11 tokens over 8"),
     "backwards": (step(3, available_ns=ns(15)), "no negative duration", "step 3", "took -5000000 ns"),
@@ -84,7 +88,7 @@ LIES: dict[str, tuple[Callable, str, str, str]] = {
 
 
 @pytest.mark.parametrize(("lie", "rule", "where", "message"), LIES.values(), ids=LIES.keys())
-def test_each_lie_is_found(lie: Callable, rule: str, where: str, message: str, tmp_path: Path) -> None:
+def test_each_lie_is_found(lie: Lie, rule: str, where: str, message: str, tmp_path: Path) -> None:
     summary = summarise(lie(honest()), tmp_path)
     found = [v for v in summary.audit.violations if v.rule == rule and v.where == where]
     assert not summary.audit.passed
@@ -116,5 +120,6 @@ def test_real_targets_may_leave_a_millisecond(tmp_path: Path) -> None:
     scene.finish(0, 11)
     records = scene.end(11)
     assert summarise(records, tmp_path).audit.passed
+    assert isinstance(records[0], RunStarted)
     modelled = [replace(records[0], source="modelled"), *records[1:]]
     assert not summarise(modelled, tmp_path).audit.passed

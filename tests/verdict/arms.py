@@ -1,6 +1,6 @@
 """Builders of experiments and run summaries with chosen figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scheduler_core.evidence.metrics import METRICS
@@ -39,7 +39,7 @@ def figure(name: str, value: float | None) -> Figure:
     return Figure(value=value, unit=unit, absence=Absence.FAILED if value is None else None)
 
 
-def summary(arm: str, repeat: int = 0, figures: dict[str, float | None] | None = None, **changed: Any) -> RunSummary:
+def summary(arm: str, repeat: int = 0, figures: Mapping[str, float | None] | None = None, **changed: Any) -> RunSummary:
     """A run with `DEFAULTS`, some figures replaced (None: infinite)."""
     budget = 2048 if arm == "baseline" else 512
     metrics = {name: figure(name, value) for name, value in {**DEFAULTS, **(figures or {})}.items()}
@@ -60,16 +60,16 @@ def tenant(ttft: float | None) -> ClassSummary:
 
 
 def arms(
-    ratios: Sequence[float], metric: str = "ttft_p95_ms", noise: Sequence[float] = (), **figures: float | None
+    ratios: Sequence[float], metric: str = "ttft_p95_ms", changed: Mapping[str, float | None] | None = None
 ) -> list[RunSummary]:
     """Pairs in which the candidate's ``metric`` is ``ratios`` times the baseline's, censored twin included."""
     from scheduler_core.evidence.latency_metrics import censored_name
 
     runs = []
     for repeat, ratio in enumerate(ratios):
-        changed: dict[str, float | None] = {metric: DEFAULTS[metric] * ratio}
+        figures: dict[str, float | None] = {metric: DEFAULTS[metric] * ratio}
         twin = censored_name(metric)
         if twin is not None:
-            changed[twin] = DEFAULTS[metric] * ratio
-        runs += [summary("baseline", repeat), summary("candidate", repeat, {**changed, **figures})]
+            figures[twin] = DEFAULTS[metric] * ratio
+        runs += [summary("baseline", repeat), summary("candidate", repeat, {**figures, **(changed or {})})]
     return runs

@@ -1,7 +1,10 @@
 """The decision table, row by row, on synthetic pairs."""
 
+from typing import Any
+
 import pytest
 
+from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.verdict.decide import decide
 from scheduler_core.verdict.schema import Comparison
 from scheduler_core.verdict.text import render
@@ -10,7 +13,7 @@ from tests.verdict.arms import arms, experiment, summary, tenant
 NEAR = (0.99, 1.0, 1.01, 1.0, 1.0)
 
 
-def compare(runs: list, **changed: object) -> Comparison:
+def compare(runs: list[RunSummary], **changed: Any) -> Comparison:
     return decide(experiment(**changed), runs).comparisons[0]
 
 
@@ -37,13 +40,13 @@ WIN = (0.70, 0.71, 0.69, 0.70, 0.70)
 
 def test_guard_of_lower_priority_asks_for_tuning() -> None:
     """Goodput falls by 10 % where 2 % is allowed; throughput ranks below latency."""
-    found = compare(arms(WIN, goodput_rps=4.5))
+    found = compare(arms(WIN, changed={"goodput_rps": 4.5}))
     assert found.decision == "tune"
     assert "goodput_rps broke" in found.headline
 
 
 def test_guard_of_equal_priority_rejects() -> None:
-    found = compare(arms(WIN, tpot_p95_censored_ms=11.0))
+    found = compare(arms(WIN, changed={"tpot_p95_censored_ms": 11.0}))
     assert found.decision == "reject"
     assert "at the cost of tpot_p95_ms" in found.headline
     assert found.next_steps[0].title == "lower batch.token_budget of candidate from 512 to 256"
@@ -81,7 +84,7 @@ def test_missing_evidence_asks_for_it() -> None:
 def test_dropping_work_never_wins() -> None:
     """The candidate answers only the easy three quarters: TTFT looks 30 % better, completion falls by 25 %."""
     dropped = {"completion_share": 0.75, "ttft_p95_censored_ms": None}
-    found = compare(arms(WIN, **dropped))
+    found = compare(arms(WIN, changed=dropped))
     assert found.decision == "reject"
     assert "runnability: completion falls from 100.0 % to 75.0 %" in found.headline
 
@@ -93,7 +96,7 @@ def test_admission_is_judged_by_goodput_and_censored_tails() -> None:
         run.model_copy(
             update={"policy": {"policy": "vllm_v1", "batch": {"queue_limit": 4 if run.arm == "candidate" else 0}}}
         )
-        for run in arms(WIN, **dropped)
+        for run in arms(WIN, changed=dropped)
     ]
     found = compare(runs, goal={"guard": {}})
     assert found.comparable
@@ -103,7 +106,7 @@ def test_admission_is_judged_by_goodput_and_censored_tails() -> None:
 
 def test_stalls_are_never_accepted_and_named_first() -> None:
     """Five of a hundred requests stall once for 2 s: no declared gate sees it, the watch does."""
-    found = compare(arms(WIN, stall_share=0.05, longest_gap_max_ms=2021.0))
+    found = compare(arms(WIN, changed={"stall_share": 0.05, "longest_gap_max_ms": 2021.0}))
     assert found.decision == "tune"
     assert "streams stall: 5.0 % of requests" in found.headline
     assert "2,021 ms" in found.headline
@@ -146,7 +149,7 @@ BROKEN = {"passed": False, "checks": {}, "violations": [{"rule": "budget", "wher
         ({"audit": BROKEN}, "failed its audit: budget: step 3: 9 over 8"),
     ],
 )  # fmt: skip
-def test_not_comparable(changed: dict, obstacle: str) -> None:
+def test_not_comparable(changed: dict[str, Any], obstacle: str) -> None:
     runs = [
         type(run).model_validate({**run.canonical(), **changed}) if run.arm == "candidate" else run for run in arms(WIN)
     ]
