@@ -12,9 +12,11 @@ from typing import Any
 
 from headway import profiles
 from scheduler_core.evidence.schema import RunSummary
+from scheduler_core.policies.manifests import resolve_arms
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.job import Message, ProgressMessage, RunJob
 from scheduler_core.spec.parse import parse
+from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.spec.workload import WorkloadSpec
 from scheduler_core.types.errors import HeadwayError, InputError, Problem
@@ -43,6 +45,7 @@ class Played:
     """What a play found."""
 
     experiment: ExperimentSpec
+    policies: dict[str, PolicySpec]
     plan: ArrivalPlan
     profile: Profile | None
     notes: list[str]
@@ -95,7 +98,7 @@ def play(spec: ExperimentSpec, *, base: Path, on_step: Callable[[Step], None], e
     """
     plan = read_plan(spec.workload, base)
     profile, notes = _profile(spec)
-    played = Played(spec, plan, profile, [*plan.notes, *notes])
+    played = Played(spec, resolve_arms(spec, profile), plan, profile, [*plan.notes, *notes])
     with ExitStack() as stack:
         folder = evidence or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-play-")))
         folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +141,7 @@ def _job(played: Played, where: Step, folder: Path) -> RunJob:
         arm=where.arm,
         repeat=where.repeat,
         plan_file=str(folder / "plan.jsonl.gz"),
-        policy=spec.arms[where.arm],
+        policy=played.policies[where.arm],
         target=spec.target,
         profile=played.profile,
         tiers=spec.workload.tiers,

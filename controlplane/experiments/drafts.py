@@ -9,13 +9,12 @@ from controlplane.policies.models import PolicyVersion
 from controlplane.policies.selectors import versions_visible_to as policy_versions
 from controlplane.workloads.models import WorkloadVersion
 from controlplane.workloads.selectors import versions_visible_to as workload_versions
-from scheduler_core.policies.manifests import check_against, resolve
+from scheduler_core.policies.manifests import resolve_arms
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.saved import substitute
 from scheduler_core.spec.target import Profile
-from scheduler_core.types.errors import InputError, Problem
 
 
 @dataclass(frozen=True)
@@ -69,25 +68,9 @@ def read_draft(data: object, *, user: User) -> Draft:
     profile = None if modelled is None else resolve_profile(name=modelled.profile, where="target.modelled.profile")
     return Draft(
         spec=spec,
-        policies=_resolve_arms(spec, profile),
+        policies=resolve_arms(spec, profile),
         profile=profile,
         device_kind=device_kind_of(spec.target),
         workload_version=workloads.get(used.get("workload", "")),
         policy_versions={name: policies[used[f"arms.{name}"]] for name in spec.arms if f"arms.{name}" in used},
     )
-
-
-def _resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, PolicySpec]:
-    # What a torch model allows is known to its worker alone; 1 leaves only the checks against the pool.
-    allowed = {"model_length": 1 if profile is None else profile.model_length, "kv_blocks": spec.target.kv_blocks}
-    resolved: dict[str, PolicySpec] = {}
-    problems: list[Problem] = []
-    for name, policy in spec.arms.items():
-        try:
-            resolved[name] = resolve(policy)
-            check_against(policy, **allowed)
-        except InputError as error:
-            problems += [Problem(f"arms.{name}.{item.where}".rstrip("."), item.message) for item in error.problems]
-    if problems:
-        raise InputError(problems)
-    return resolved

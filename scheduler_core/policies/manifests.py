@@ -9,7 +9,9 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
+from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.policy import SECTIONS, PolicySpec
+from scheduler_core.spec.target import Profile
 from scheduler_core.types.errors import InputError, Problem
 
 GROUP = "headway.policies"
@@ -191,3 +193,26 @@ def check_against(spec: PolicySpec, *, model_length: int, kv_blocks: int) -> Non
         problems.append(Problem("cache.blocks", f"{full.cache.blocks} is more than the {kv_blocks} of the target"))
     if problems:
         raise InputError(problems)
+
+
+def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, PolicySpec]:
+    """Each arm's policy with every default written out, in the order of the arms.
+
+    ``profile`` is that of a modelled target, None for another.
+
+    Raises:
+        InputError: lists what is wrong in any arm, each with its path (``arms.NAME.batch.size``).
+    """
+    # What a torch model allows is known to its worker alone; 1 leaves only the checks against the pool.
+    model_length = 1 if profile is None else profile.model_length
+    resolved: dict[str, PolicySpec] = {}
+    problems: list[Problem] = []
+    for name, policy in spec.arms.items():
+        try:
+            resolved[name] = resolve(policy)
+            check_against(policy, model_length=model_length, kv_blocks=spec.target.kv_blocks)
+        except InputError as error:
+            problems += [Problem(f"arms.{name}.{item.where}".rstrip("."), item.message) for item in error.problems]
+    if problems:
+        raise InputError(problems)
+    return resolved
