@@ -1,9 +1,10 @@
 """The experiment spec: one workload, one target, two or more arms, one goal."""
 
 import hashlib
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scheduler_core.spec.base import Name, Spec
 from scheduler_core.spec.goal import GoalSpec
@@ -15,24 +16,38 @@ from scheduler_core.spec.workload import WorkloadSpec
 class ExperimentSpec(Spec):
     """What is compared, on what, how often, and what counts as better.
 
-    The arm named ``baseline``, or else the first, is the baseline. Two equal arms are an A/A test, which a verdict
-    says.
+    Two equal arms are an A/A test, which a verdict says.
     """
 
     name: Name
     workload: WorkloadSpec
     target: TargetSpec = TargetSpec.model_validate({"torch": {}})
     arms: dict[Name, PolicySpec] = Field(min_length=1, max_length=16)
+    baseline: str = Field(
+        "", description="The arm that the others are compared with; absent: the one named baseline, or else the first."
+    )
     repeats: Annotated[int, Field(ge=1, le=100)] = 5
     goal: GoalSpec = GoalSpec()
     run_limit_s: float = Field(
         600.0, gt=0, le=86_400, description="Longest a run may take before it is stopped as failed."
     )
 
-    @property
-    def baseline(self) -> str:
-        """Name of the arm that the others are compared with."""
-        return "baseline" if "baseline" in self.arms else next(iter(self.arms))
+    @model_validator(mode="before")
+    @classmethod
+    def _name_baseline(cls, data: Any) -> Any:
+        """Write the baseline out: the order of keys is lost in digests and in some databases."""
+        if not isinstance(data, Mapping) or data.get("baseline") is not None:
+            return data
+        arms = data.get("arms")
+        if not isinstance(arms, Mapping) or not arms:
+            return data
+        return {**data, "baseline": "baseline" if "baseline" in arms else next(iter(arms))}
+
+    @model_validator(mode="after")
+    def _known_baseline(self) -> Self:
+        if self.baseline not in self.arms:
+            raise ValueError(f"baseline: there is no arm {self.baseline!r}; there are {', '.join(self.arms)}")
+        return self
 
     def runs(self) -> list[tuple[int, str]]:
         """(repeat, arm) in the order they are run: interleaved, and rotated so that no arm always goes first."""

@@ -14,7 +14,7 @@ from math import isqrt
 
 from scheduler_core.spec.workload import Arrivals, Ramp, Step
 from scheduler_core.types.time import NS_PER_S, Ns
-from scheduler_core.workload.distributions import UNIT, Draw, gamma, quantile_table
+from scheduler_core.workload.distributions import UNIT, Draw, exact, gamma, quantile_table
 from scheduler_core.workload.uniform import Stream
 
 
@@ -25,17 +25,17 @@ def arrival_times(arrivals: Arrivals, count: int, *, seed: int, thin: Fraction =
     (later turns of a session) follow from answers. A closed loop has no times of its own and is not for this function.
     """
     if arrivals.constant is not None:
-        return _constant(Fraction(arrivals.constant.rate_rps) * thin, count)
+        return _constant(exact(arrivals.constant.rate_rps) * thin, count)
     stream = Stream(seed, "gap")
     if arrivals.poisson is not None:
-        return _renewal(_unit_gaps(gamma(1.0).at, stream), Fraction(arrivals.poisson.rate_rps) * thin, count)
+        return _renewal(_unit_gaps(gamma(1.0).at, stream), exact(arrivals.poisson.rate_rps) * thin, count)
     if arrivals.gamma is not None:
         draw = gamma(arrivals.gamma.burstiness).at
-        return _renewal(_unit_gaps(draw, stream), Fraction(arrivals.gamma.rate_rps) * thin, count)
+        return _renewal(_unit_gaps(draw, stream), exact(arrivals.gamma.rate_rps) * thin, count)
     if arrivals.quantiles is not None:
         table = quantile_table(arrivals.quantiles.gaps)
         # The table's unit is arbitrary: a rate of 1 over its own mean gap makes the mean gap 1 s / rate.
-        rate = Fraction(arrivals.quantiles.rate_rps) * thin * table.mean()
+        rate = exact(arrivals.quantiles.rate_rps) * thin * table.mean()
         return _renewal(_unit_gaps(table.at, stream), rate, count)
     if arrivals.ramp is not None:
         return _inverse(_ramp(arrivals.ramp, thin), stream, count)
@@ -77,9 +77,9 @@ def _ramp(ramp: Ramp, thin: Fraction) -> Callable[[int], Ns]:
 
     With ``e = L / T`` and ``s = t / T``: ``s = 2 e / (a + sqrt(a^2 + 2 (b - a) e))``, the form without cancellation.
     """
-    start = round(Fraction(ramp.from_rps) * thin * UNIT)
-    end = Fraction(ramp.to_rps) * thin
-    over = Fraction(ramp.over_s)
+    start = round(exact(ramp.from_rps) * thin * UNIT)
+    end = exact(ramp.to_rps) * thin
+    over = exact(ramp.over_s)
     over_ns = round(over * NS_PER_S)
     end_units = round(end * UNIT)
     area = round((start + end_units) * over / 2)
@@ -99,7 +99,7 @@ def _ramp(ramp: Ramp, thin: Fraction) -> Callable[[int], Ns]:
 
 def _step(step: Step, thin: Fraction) -> Callable[[int], Ns]:
     """Inverse of a cumulative rate made of straight pieces; the last piece has no end."""
-    stages = [(Fraction(stage.rate_rps) * thin, Fraction(stage.for_s)) for stage in step.stages]
+    stages = [(exact(stage.rate_rps) * thin, exact(stage.for_s)) for stage in step.stages]
     starts = [round(at * NS_PER_S) for at in accumulate((length for _, length in stages), initial=Fraction(0))]
     areas = [round(area * UNIT) for area in accumulate((rate * length for rate, length in stages), initial=Fraction(0))]
     place = 0

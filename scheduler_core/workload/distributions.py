@@ -142,6 +142,11 @@ def _table(cumulative: Sequence[Decimal], values: Sequence[Decimal], *, mean: De
     )
 
 
+def exact(value: float) -> Fraction:
+    """The number a person wrote, not its nearest binary fraction: 0.1 is one tenth."""
+    return Fraction(repr(value))
+
+
 def length_draw(length: Length) -> Draw:
     """The draw of a length spec: tokens in units of 2**-32, before scaling and rounding."""
     if length.fixed is not None:

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from itertools import accumulate
 
 from scheduler_core.spec.workload import Tenant, Tier, WorkloadSpec
@@ -10,6 +9,7 @@ from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.time import NS_PER_S
 from scheduler_core.workload import replay, synthetic
+from scheduler_core.workload.distributions import exact
 from scheduler_core.workload.plan import ArrivalPlan
 from scheduler_core.workload.profiles import load_profile
 from scheduler_core.workload.slots import LATEST_NS, MOST_BLOCK_IDS, Offered, Slot
@@ -50,8 +50,8 @@ class _Mix:
     def __init__(self, items: Mapping[str, Tier] | Mapping[str, Tenant], stream: Stream) -> None:
         self._names = sorted(items)
         self._stream = stream
-        total = sum(Fraction(items[name].share) for name in self._names)
-        sums = accumulate(Fraction(items[name].share) / total for name in self._names)
+        total = sum(exact(items[name].share) for name in self._names)
+        sums = accumulate(exact(items[name].share) / total for name in self._names)
         self._ends = [round(end * ONE) for end in sums]
 
     def of(self, who: int) -> str:

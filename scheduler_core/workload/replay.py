@@ -7,6 +7,7 @@ from fractions import Fraction
 from scheduler_core.spec.workload import Trace, WorkloadSpec
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.time import NS_PER_S
+from scheduler_core.workload.distributions import exact
 from scheduler_core.workload.slots import MOST_TOKENS, Offered, Slot
 from scheduler_core.workload.synthetic import SharedPrefixes
 from scheduler_core.workload.traces.data import TraceData
@@ -17,7 +18,7 @@ def offer(spec: WorkloadSpec, data: TraceData) -> Offered:
     assert spec.trace is not None
     first, last = _range(spec, len(data))
     _check_people(spec, data)
-    scale = Fraction(spec.trace.lengths_scale)
+    scale = exact(spec.trace.lengths_scale)
     longest = max(max(data.prompts[first:last]), max(data.outputs[first:last]))
     if _scaled(longest, scale) > MOST_TOKENS:
         message = f"makes {_scaled(longest, scale):,} tokens of {longest:,}; a request may have {MOST_TOKENS:,}"
@@ -69,7 +70,7 @@ def _check_people(spec: WorkloadSpec, data: TraceData) -> None:
 
 def _slots(spec: WorkloadSpec, data: TraceData, first: int, outputs: "array[int]", block_size: int) -> Iterator[Slot]:
     assert spec.trace is not None
-    scale = Fraction(spec.trace.lengths_scale)
+    scale = exact(spec.trace.lengths_scale)
     time_of = _clock(spec.trace, data, first, len(outputs))
     prefixes = SharedPrefixes(spec.prefix, block_size, spec.seed)
     for index, output in enumerate(outputs):
@@ -92,7 +93,7 @@ def _slots(spec: WorkloadSpec, data: TraceData, first: int, outputs: "array[int]
 
 def _clock(trace: Trace, data: TraceData, first: int, count: int) -> Callable[[int], int]:
     """Arrival of the ``index``-th played row; the first is at 0."""
-    rate = None if trace.rate_rps is None else Fraction(trace.rate_rps)
+    rate = None if trace.rate_rps is None else exact(trace.rate_rps)
     if not data.timed:
         if rate is None:
             message = "is missing: the file has lengths but no arrival times, so say at which rate its rows are sent"
@@ -121,7 +122,8 @@ def _notes(trace: Trace, data: TraceData, first: int, last: int) -> Iterator[str
     yield f"rows {first + 1}-{last} of {len(data)} usable rows ({data.format}, SHA-256 {data.sha256[:16]})"
     yield from data.rules
     if trace.rate_rps is not None:
-        yield f"time is stretched so that the mean rate is {trace.rate_rps:g} requests/s"
+        reuse = "; the time between two uses of a prefix block with it" if data.blocks is not None else ""
+        yield f"time is stretched so that the mean rate is {trace.rate_rps:g} requests/s{reuse}"
     if trace.lengths_scale != 1.0:
         blocks = " and prefix blocks" if data.blocks is not None else ""
         yield f"lengths{blocks} are multiplied by {trace.lengths_scale:g}"

@@ -8,7 +8,7 @@ from scheduler_core.spec.workload import Arrivals, Length, Lengths, Prefix, Sess
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.time import ns_from_s
 from scheduler_core.workload.arrivals import arrival_times
-from scheduler_core.workload.distributions import length_draw, scaled
+from scheduler_core.workload.distributions import exact, length_draw, scaled
 from scheduler_core.workload.slots import MOST_BLOCK_IDS, MOST_TOKENS, Offered, Slot
 from scheduler_core.workload.uniform import BITS, ONE, Stream
 
@@ -17,7 +17,7 @@ def offer(spec: WorkloadSpec, arrivals: Arrivals, lengths: Lengths) -> Offered:
     """The requests of ``spec`` with these arrivals and lengths (its own, or those of its profile)."""
     count = spec.requests
     assert count is not None  # required beside arrivals and profile, validated by the spec
-    scale = Fraction(lengths.scale)
+    scale = exact(lengths.scale)
     prompts = _draws("prompt", lengths.prompt, scale, spec)
     outputs = _draws("output", lengths.output, scale, spec)
     prefixes = SharedPrefixes(spec.prefix, spec.block_size, spec.seed)
@@ -54,7 +54,7 @@ class SharedPrefixes:
         self.block_size = block_size
         self._blocks = 0 if prefix is None else prefix.tokens // block_size
         self._groups = 0 if prefix is None else prefix.groups
-        self._limit = 0 if prefix is None else round(Fraction(prefix.share) * ONE)
+        self._limit = 0 if prefix is None else round(exact(prefix.share) * ONE)
         self._whether = Stream(seed, "prefix")
         self._which = Stream(seed, "prefix-group")
         self._whole: dict[int, tuple[int, ...]] = {}

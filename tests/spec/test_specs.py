@@ -19,7 +19,7 @@ from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Profile, TargetSpec
 from scheduler_core.spec.workload import Line, Tier, Trace, WorkloadSpec
 from scheduler_core.types.errors import InputError
-from tests.workload.conftest import SPECS
+from tests.workload.examples import SPECS
 
 POLICY = {"policy": "vllm_v1", "batch": {"token_budget": 2048}, "cache": {"blocks": 64}}
 EXPERIMENT = {
@@ -145,7 +145,20 @@ def test_runs_are_interleaved_and_rotated() -> None:
         (2, "baseline"),
         (2, "budget-512"),
     ]
-    assert spec.baseline == "baseline"
+
+
+def test_the_baseline_is_written_out() -> None:
+    """The order of keys is lost in a digest and in a database; which arm is compared with must not be."""
+    arms = {"b": {"policy": "static"}, "a": POLICY}
+    spec = parse(ExperimentSpec, EXPERIMENT | {"arms": arms})
+    assert spec.baseline == "b"
+    turned = parse(ExperimentSpec, EXPERIMENT | {"arms": dict(reversed(arms.items()))})
+    assert turned.baseline == "a" and turned.digest() != spec.digest()
+    canonical = spec.canonical()
+    canonical["arms"] = dict(sorted(canonical["arms"].items()))
+    assert parse(ExperimentSpec, canonical).baseline == "b"
+    assert parse(ExperimentSpec, EXPERIMENT).baseline == "baseline"
+    assert parse(ExperimentSpec, EXPERIMENT | {"baseline": "budget-512"}).baseline == "budget-512"
 
 
 def test_yaml_and_json_are_one_spec() -> None:
@@ -185,7 +198,7 @@ def problems(cls: type[Spec], data: object) -> list[str]:
     ("change", "message"),
     [
         ({"nme": 1}, "nme: unknown key; did you mean 'name'?"),
-        ({"zzz": 1}, "zzz: unknown key; known: name, workload, target, arms, repeats, goal, run_limit_s"),
+        ({"zzz": 1}, "zzz: unknown key; known: name, workload, target, arms, baseline, repeats, goal, run_limit_s"),
         (
             {"arms": {"b": {"policy": "static", "batch": {"sise": 8}}}},
             "arms.b.batch.sise: unknown key; did you mean 's",
@@ -194,6 +207,7 @@ def problems(cls: type[Spec], data: object) -> list[str]:
             {"arms": {"batch": {"policy": "static", "cahce": {}}}},
             "arms.batch.cahce: unknown key; did you mean 'cache'?",
         ),
+        ({"baseline": "nope"}, "baseline: there is no arm 'nope'; there are baseline, budget-512"),
         ({"arms": {}}, "arms: Dictionary should have at least 1 item"),
         ({"arms": {"?": POLICY}}, "arms.?: '?' is not a usable name; use up to 64 letters, digits"),
         ({"name": "n" * 65}, "name: 'nnnn"),

@@ -17,7 +17,7 @@ from scheduler_core.types.time import NS_PER_S
 from scheduler_core.workload.freeze import freeze
 from scheduler_core.workload.plan import ArrivalPlan
 from scheduler_core.workload.traces.reader import read_trace
-from tests.workload.conftest import CHAT, SPECS, TRACE_LINES
+from tests.workload.examples import CHAT, SPECS, TRACE_LINES
 
 
 def frozen(data: dict[str, Any], rows: bytes = b"") -> ArrivalPlan:

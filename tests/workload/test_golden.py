@@ -17,7 +17,7 @@ from scheduler_core.spec.parse import parse
 from scheduler_core.spec.workload import WorkloadSpec
 from scheduler_core.workload.freeze import freeze
 from scheduler_core.workload.traces.reader import read_trace
-from tests.workload.conftest import SPECS, TRACE_LINES
+from tests.workload.examples import SPECS, TRACE_LINES
 
 GOLDEN = {
     "constant": "dd0bbd93944dc74bc8364bb829e86b6e",

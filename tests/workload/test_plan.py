@@ -11,7 +11,7 @@ from scheduler_core.spec.workload import WorkloadSpec
 from scheduler_core.types.errors import InputError
 from scheduler_core.workload.freeze import freeze
 from scheduler_core.workload.plan import ArrivalPlan
-from tests.workload.conftest import SPECS
+from tests.workload.examples import SPECS
 
 
 @pytest.mark.parametrize("name", ["poisson", "people", "closed sessions", "profile"])

@@ -8,7 +8,7 @@ from scheduler_core.spec.workload import WorkloadSpec
 from scheduler_core.workload.freeze import freeze
 from scheduler_core.workload.preview import preview
 from scheduler_core.workload.traces.reader import read_trace
-from tests.workload.conftest import SPECS
+from tests.workload.examples import SPECS
 
 
 def test_preview_of_a_trace_by_hand(mooncake_bytes: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from itertools import pairwise
@@ -72,7 +72,6 @@ class TraceData:
     same_instant_rows: int = 0
     rules: tuple[str, ...] = ()
     attribution: str = ""
-    columns: tuple[str, ...] = field(default=(), repr=False)
 
     def __len__(self) -> int:
         return len(self.prompts)

@@ -31,10 +31,10 @@ def read_trace(source: Source, trace: Trace) -> TraceData:
         for line, values in records:
             rows.add(line, values)
         rows.check()
-    return _assemble(rows, layout, trace, lines, records.columns)
+    return _assemble(rows, layout, trace, lines)
 
 
-def _assemble(rows: Collector, layout: Layout, trace: Trace, lines: Lines, columns: tuple[str, ...]) -> TraceData:
+def _assemble(rows: Collector, layout: Layout, trace: Trace, lines: Lines) -> TraceData:
     order, late = _time_order(rows.arrivals)
     arrivals = _taken(rows.arrivals, order)
     first = arrivals[0]
@@ -65,7 +65,6 @@ def _assemble(rows: Collector, layout: Layout, trace: Trace, lines: Lines, colum
         same_instant_rows=grouped,
         rules=tuple(_rules(layout, trace, late=late, zero=rows.zero_output_rows)),
         attribution=layout.attribution,
-        columns=columns,
     )
 
 
