@@ -15,6 +15,8 @@ from scheduler_core.types.time import Ns
 class ByArrival:
     """First come, first served (V-02)."""
 
+    first_come: bool = True
+
     def key(self, request: RequestView) -> tuple[int, ...]:
         return ()
 
@@ -25,6 +27,8 @@ class ByPriority:
 
     A preempted request has no bonus: one of equal priority that arrived earlier goes first.
     """
+
+    first_come: bool = False
 
     def key(self, request: RequestView) -> tuple[int, ...]:
         return (request.spec.priority, request.spec.arrival_ns)
@@ -59,8 +63,7 @@ class WholeBatches:
 
     def passes(self, view: View) -> Passes:
         if view.running:
-            prefills = any(request.prefilling for request in view.running_requests())
-            running = Pass(Serve.PREFILLS if prefills else Serve.DECODES)
+            running = Pass(Serve.PREFILLS if view.prefilling else Serve.DECODES)
             return Passes((running,), closed=Deferral(Defer.BATCH_RUNNING, 1, 0))
         due = self.wake_ns(view)
         if due is not None and due > view.now_ns:

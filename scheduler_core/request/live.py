@@ -5,18 +5,26 @@ from scheduler_core.request.progress import Progress
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.types.plan import Phase
 
+APART = -1
+
 
 class LiveRequest(Progress):
     """Progress of a request with its place, its block table and what policies may ask about it.
 
-    ``stop_at`` is the number of known tokens at which it ends by length. ``table`` holds its block ids in order,
-    ``keys`` the prefix identities of its full blocks as far as needed, ``published`` how many of them are indexed.
+    ``stop_at`` is the number of known tokens at which it ends by length. ``blocks`` is the number of blocks it holds;
+    ``table`` their ids in order, where blocks have identities. ``joined`` and ``lane`` belong to
+    `scheduler_core.sched.cohort`: while ``joined`` is not `APART`, the cursors are those of that tick.
+    ``keys`` are the prefix identities of its full blocks as far as needed, ``published`` how many of them are indexed.
     ``lost_until`` is the position up to which tokens had been computed before the last preemption.
     """
 
     __slots__ = (
+        "blocks",
         "hit_tokens",
+        "id",
+        "joined",
         "keys",
+        "lane",
         "lost_until",
         "pledge",
         "preemptions",
@@ -32,9 +40,11 @@ class LiveRequest(Progress):
     def __init__(self, spec: RequestSpec, *, seq: int, model_length: int) -> None:
         super().__init__(spec.prompt_tokens)
         self.spec = spec
+        self.id = spec.id
         self.seq = seq
         self.state = State.QUEUED
         self.stop_at = min(spec.prompt_tokens + spec.output_limit, model_length)
+        self.blocks = 0
         self.table: list[int] = []
         self.keys: list[object] = []
         self.published = 0
@@ -43,11 +53,8 @@ class LiveRequest(Progress):
         self.preemptions = 0
         self.run_seq = -1
         self.lost_until = 0
-
-    @property
-    def id(self) -> int:
-        """Identity given by the caller."""
-        return self.spec.id
+        self.joined = APART
+        self.lane = 0
 
     @property
     def emitted(self) -> int:

@@ -1,14 +1,13 @@
 """The immutable description of a request that schedulers are given."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.time import Ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestSpec:
+class RequestSpec(NamedTuple):
     """What may be known of a request on arrival; the true output length is not part of it.
 
     ``prefix_blocks`` are identities of leading prompt blocks of ``prefix_block_size`` tokens; tokens after them are
@@ -26,7 +25,8 @@ class RequestSpec:
     prefix_blocks: tuple[int, ...] = ()
     prefix_block_size: int = 16
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """`CallerError` when a length is not at least 1."""
         if self.prompt_tokens < 1 or self.output_limit < 1 or self.prefix_block_size < 1:
             raise CallerError(
                 f"request {self.id}: prompt ({self.prompt_tokens}), output limit ({self.output_limit}) and prefix "
@@ -37,14 +37,14 @@ class RequestSpec:
     def from_planned(cls, planned: PlannedRequest, *, arrival_ns: Ns, prefix_block_size: int) -> "RequestSpec":
         """The schedulers' view of a planned request: everything but its true output length."""
         return cls(
-            id=planned.index,
-            arrival_ns=arrival_ns,
-            prompt_tokens=planned.prompt_tokens,
-            output_limit=planned.output_limit,
-            tenant=planned.tenant,
-            tier=planned.tier,
-            priority=planned.priority,
-            seed=planned.seed,
-            prefix_blocks=planned.prefix_blocks,
-            prefix_block_size=prefix_block_size,
+            planned.index,
+            arrival_ns,
+            planned.prompt_tokens,
+            planned.output_limit,
+            planned.tenant,
+            planned.tier,
+            planned.priority,
+            planned.seed,
+            planned.prefix_blocks,
+            prefix_block_size,
         )

@@ -1,9 +1,11 @@
 """Applies the answer to a step: tokens, stops, publication, release."""
 
+from collections.abc import Mapping
+
 from scheduler_core.request.lifecycle import Event, State
-from scheduler_core.request.live import LiveRequest
+from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.decisions import Publish, Retain
-from scheduler_core.sched.plan import Completed, Ended, Planned
+from scheduler_core.sched.plan import Completed, Ended, FusedStep, Planned
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.types.errors import ExecutorError
@@ -22,7 +24,7 @@ def commit(state: InstanceState, policy: PolicySet, result: StepResult) -> Compl
     """
     planned = _expected(state, result)
     state.in_flight.popleft()
-    state.memory.ledger.lift(planned.plan.id)
+    state.memory.lift(planned.plan.id)
     state.steps_done += 1
     if result.failure is not None:
         return Completed((), _fail(state, policy, planned, result.failure))
@@ -42,6 +44,41 @@ def commit(state: InstanceState, policy: PolicySet, result: StepResult) -> Compl
     return Completed(tuple(emitted), tuple(ended))
 
 
+def commit_fused(
+    state: InstanceState, policy: PolicySet, step: FusedStep, ends: Mapping[int, str]
+) -> list[tuple[LiveRequest, Ended]]:
+    """Apply a fused step: sampling grants and decoders each emitted a token, the last one for those in ``ends``.
+
+    ``ends`` maps requests to the reason of their end. Requests that have caught up join the cohort.
+    """
+    state.steps_done += 1
+    if step.decoders:
+        if policy.publish is Publish.AT_CONFIRM:
+            state.memory.publish_cohort(state.cohort)
+        state.cohort.advance()
+    over: list[LiveRequest] = []
+    for grant in step.grants:
+        request = state.requests[grant.request]
+        _confirm(state, policy, request, grant)
+        if not grant.samples:
+            continue
+        if request.id in ends or request.known >= request.stop_at:
+            over.append(request)
+        else:
+            del state.apart[request.id]
+            state.cohort.join(request)
+    for number in ends:
+        member = state.requests.get(number)
+        if member is not None and member.joined != APART:
+            over.append(member)
+    if len(over) > 1:
+        over.sort(key=lambda request: request.run_seq)
+    ended = [(request, _finish(state, policy, request, ends.get(request.id, AT_LIMIT))) for request in over]
+    if state.held:
+        release_batch(state)
+    return ended
+
+
 def end(
     state: InstanceState, policy: PolicySet, request: LiveRequest, event: Event, *, outcome: Outcome, reason: str
 ) -> Ended:
@@ -52,7 +89,7 @@ def end(
     if was is State.QUEUED:
         state.waiting.remove(request)
     else:
-        state.running.pop(request.id, None)
+        state.leave_running(request)
         state.released.append(request.id)
     del state.requests[request.id]
     if event is Event.FINISH and policy.retain is Retain.BATCH:

@@ -3,9 +3,10 @@
 from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
+from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.commit import commit, end, release_batch
 from scheduler_core.sched.laws import check_conservation, check_liveness, check_residence
-from scheduler_core.sched.memory import Memory
+from scheduler_core.sched.memory import BlockMemory, blocks_for
 from scheduler_core.sched.plan import Completed, Ended, Occupancy, Planned
 from scheduler_core.sched.planner import StateView, StepBuilder, preempt
 from scheduler_core.sched.policy import PolicySet
@@ -31,15 +32,13 @@ class Instance:
         limits = policy.limits
         self.policy = policy
         self._depth = depth
-        self._state = InstanceState(
-            Memory(
-                blocks=limits.kv_blocks,
-                block_size=limits.block_size,
-                caching=policy.prefix_cache,
-                first_block=first_block,
-            ),
-            plan_on_promises=plan_on_promises,
+        memory = BlockMemory(
+            blocks=limits.kv_blocks,
+            block_size=limits.block_size,
+            caching=policy.prefix_cache,
+            first_block=first_block,
         )
+        self._state = InstanceState(memory, Cohort(limits.block_size), plan_on_promises=plan_on_promises)
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -50,6 +49,7 @@ class Instance:
             CallerError: a live request has that id.
         """
         state = self._state
+        spec.check()
         if spec.id in state.requests:
             raise CallerError(f"request {spec.id} is live already")
         refusal = self._refuse(spec)
@@ -114,6 +114,9 @@ class Instance:
         live = self._state.requests.get(request)
         if live is None:
             raise CallerError(f"request {request} is not live")
+        if live.state is not State.RUNNING:
+            raise CallerError(f"request {request} is {live.state.name}, not RUNNING")
+        self._state.leave_running(live)
         preempt(self._state, self.policy, live, revoked=None, reason=Preempt.OPERATOR, now_ns=now_ns)
         release_batch(self._state)
 
@@ -135,12 +138,12 @@ class Instance:
 
     def occupancy(self) -> Occupancy:
         """Counts of blocks and requests now. O(1)."""
-        state, ledger = self._state, self._state.memory.ledger
-        return Occupancy(ledger.used, ledger.cached, ledger.clean, len(state.waiting), len(state.running), 0)
+        state, memory = self._state, self._state.memory
+        return Occupancy(memory.used, memory.cached, memory.clean, len(state.waiting), len(state.running), 0)
 
     def free_order(self) -> list[int]:
         """Free blocks, next to be allocated first."""
-        return self._state.memory.ledger.free_order()
+        return self._state.memory.free_order()
 
     def take_records(self) -> list[Record]:
         """Records of decisions since the last call, in order."""
@@ -153,12 +156,13 @@ class Instance:
         check_residence(self._state)
 
     def _refuse(self, spec: RequestSpec) -> tuple[Reject, int, int] | None:
-        limits, memory = self.policy.limits, self._state.memory
+        limits = self.policy.limits
         if spec.prompt_tokens >= limits.model_length:
             return Reject.OVER_MODEL_LENGTH, spec.prompt_tokens + 1, limits.model_length
         worst = min(spec.prompt_tokens + spec.output_limit, limits.model_length) - 1
-        if memory.blocks_for(worst) > limits.kv_blocks:
-            return Reject.NEVER_FITS_POOL, memory.blocks_for(worst), limits.kv_blocks
+        needed = blocks_for(worst, limits.block_size)
+        if needed > limits.kv_blocks:
+            return Reject.NEVER_FITS_POOL, needed, limits.kv_blocks
         if not limits.chunked and spec.prompt_tokens > limits.token_budget:
             return Reject.OVER_STEP_BUDGET, spec.prompt_tokens, limits.token_budget
         if limits.queue_limit and len(self._state.waiting) >= limits.queue_limit:

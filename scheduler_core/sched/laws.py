@@ -1,6 +1,7 @@
 """The three laws of an instance, checked from its whole state."""
 
 from scheduler_core.request.lifecycle import State
+from scheduler_core.request.live import APART
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.time import Ns
@@ -8,11 +9,11 @@ from scheduler_core.types.time import Ns
 
 def check_conservation(state: InstanceState) -> None:
     """Blocks: every one in exactly one account, and leases match the tables. O(blocks)."""
-    tables = [request.table for request in state.running.values()]
-    tables += [request.table for request in state.held]
-    state.memory.ledger.check(tables)
-    pledged = sum(request.pledge for request in state.running.values())
-    pledged += sum(request.pledge for request in state.held)
+    holders = [*state.running.values(), *state.held]
+    grown = [state.cohort.grown(request) for request in holders]
+    counts = [request.blocks + more for request, more in zip(holders, grown, strict=True)]
+    state.memory.check([request.table for request in holders], counts)
+    pledged = sum(max(0, request.pledge - more) for request, more in zip(holders, grown, strict=True))
     if pledged != state.memory.pledged:
         raise LawError(f"pledges add up to {pledged}, the account says {state.memory.pledged}")
 
@@ -23,13 +24,17 @@ def check_residence(state: InstanceState) -> None:
         waits, runs = request in state.waiting, request.id in state.running
         if waits != (request.state is State.QUEUED) or runs != (request.state in (State.RUNNING, State.PAUSED)):
             raise LawError(f"request {request.id} is {request.state.name}; waiting {waits}, running {runs}")
-        if waits and request.table:
-            raise LawError(f"waiting request {request.id} holds blocks {request.table}")
-        if len(request.table) * state.memory.block_size < request.granted:
-            raise LawError(f"request {request.id}: {len(request.table)} blocks hold {request.granted} tokens")
+        if waits and request.blocks:
+            raise LawError(f"waiting request {request.id} holds {request.blocks} blocks")
+        if (runs and request.joined == APART) != (request.id in state.apart):
+            raise LawError(f"request {request.id}: joined {request.joined}, apart {request.id in state.apart}")
+        if request.blocks * state.memory.block_size < request.granted:
+            raise LawError(f"request {request.id}: {request.blocks} blocks hold {request.granted} tokens")
         wrong = request.check()
         if wrong:
             raise LawError(f"request {request.id}: {wrong}")
+    if len(state.apart) + state.cohort.count != len(state.running):
+        raise LawError(f"{len(state.apart)} apart + {state.cohort.count} in the cohort != {len(state.running)} running")
     if len(state.waiting) + len(state.running) != len(state.requests):
         raise LawError(
             f"{len(state.waiting)} waiting + {len(state.running)} running != {len(state.requests)} live requests"
@@ -42,6 +47,6 @@ def check_liveness(state: InstanceState, wake_ns: Ns | None) -> None:
         head = state.waiting.head()
         raise LawError(
             f"nothing is granted, in flight or due, yet {len(state.waiting)} wait and {len(state.running)} run; "
-            f"head {head.id if head else None}, last deferral {state.deferred}, free {state.memory.ledger.free} of "
-            f"{state.memory.ledger.total} blocks, pledged {state.memory.pledged}"
+            f"head {head.id if head else None}, last deferral {state.deferred}, free {state.memory.free} of "
+            f"{state.memory.total} blocks, pledged {state.memory.pledged}"
         )

@@ -1,14 +1,96 @@
 """Blocks on behalf of requests: lookup, growth, publication, release."""
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from scheduler_core.kv.digest import ChainKeys
 from scheduler_core.kv.ledger import Ledger
 from scheduler_core.kv.prefix import NoPrefixIndex, PrefixIndex
 from scheduler_core.kv.prefix_hash import HashIndex
 from scheduler_core.request.live import LiveRequest
+from scheduler_core.sched.cohort import Cohort
+from scheduler_core.types.errors import LawError
 
 
-class Memory:
-    """The pool of an instance.
+class Memory(Protocol):
+    """The pool of an instance, as planner and commit use it. Counts are in blocks.
+
+    ``free`` can be allocated now, ``cached`` of them hold something that may be hit, ``clean`` do not; ``used`` are
+    leased or fenced. ``pledged`` free blocks are promised to running requests.
+    """
+
+    block_size: int
+    pledged: int
+
+    @property
+    def total(self) -> int: ...
+    @property
+    def free(self) -> int: ...
+    @property
+    def used(self) -> int: ...
+    @property
+    def cached(self) -> int: ...
+    @property
+    def clean(self) -> int: ...
+
+    def match(self, request: LiveRequest) -> list[int]:
+        """Cached blocks of the request's beginning; never all of it, so that a first token is computed (V-21)."""
+
+    def idle(self, hits: list[int]) -> int:
+        """How many of ``hits`` are free now, so that adopting them shrinks what can be allocated (V-10)."""
+
+    def adopt(self, request: LiveRequest, hits: list[int]) -> None:
+        """Start the request's table with found blocks."""
+
+    def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
+        """Lease ``count`` more blocks; a pledge made at admission is used up first."""
+
+    def grow_cohort(self, cohort: Cohort, *, publish: bool) -> None:
+        """Lease what the members' next step needs, which must be free, and index what it fills if ``publish``."""
+
+    def publish(self, request: LiveRequest, tokens: int) -> None:
+        """Index the blocks filled by the first ``tokens`` positions (V-20, V-22)."""
+
+    def publish_cohort(self, cohort: Cohort) -> None:
+        """Index what the members' step, just come back, has filled."""
+
+    def release(self, request: LiveRequest, *, fence: int | None = None) -> int:
+        """Give up the request's blocks and pledge; returns how many blocks it held."""
+
+    def lift(self, fence: int) -> None:
+        """Nothing touches the blocks behind ``fence`` any more."""
+
+    def free_order(self) -> list[int]:
+        """Free blocks, next to be allocated first; empty where blocks have no identity."""
+
+    def check(self, tables: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
+        """Conservation over the holders' tables and block counts; `LawError` with every term."""
+
+
+def blocks_for(tokens: int, block_size: int) -> int:
+    """Blocks that hold ``tokens`` positions."""
+    return -(-tokens // block_size)
+
+
+def shortage(memory: Memory, request: LiveRequest, length: int) -> int:
+    """Blocks that a grant of ``length`` tokens needs beyond those the request holds (V-10)."""
+    return max(0, -(-(request.granted + length) // memory.block_size) - request.blocks)
+
+
+def pledge(memory: Memory, request: LiveRequest, blocks: int) -> None:
+    """Keep room for ``blocks`` blocks that the request will ask for later."""
+    request.pledge = blocks
+    memory.pledged += blocks
+
+
+def _use_pledge(memory: Memory, request: LiveRequest, count: int) -> None:
+    used = min(count, request.pledge)
+    request.pledge -= used
+    memory.pledged -= used
+
+
+class BlockMemory:
+    """Blocks with identities: what kernels and prefix caches need.
 
     Ranges of a request's table, in blocks::
 
@@ -17,72 +99,176 @@ class Memory:
           in cache  this request  not indexed yet
     """
 
-    __slots__ = ("_index", "_keys", "block_size", "caching", "ledger", "pledged")
+    __slots__ = ("_index", "_keys", "_ledger", "block_size", "caching", "pledged")
 
     def __init__(self, *, blocks: int, block_size: int, caching: bool, first_block: int = 0) -> None:
         self.block_size = block_size
         self.caching = caching
-        self._index: PrefixIndex = HashIndex() if caching else NoPrefixIndex()
-        self.ledger = Ledger(blocks, self._index, first=first_block)
-        self._keys = ChainKeys(block_size)
         self.pledged = 0
+        self._index: PrefixIndex = HashIndex() if caching else NoPrefixIndex()
+        self._ledger = Ledger(blocks, self._index, first=first_block)
+        self._keys = ChainKeys(block_size)
 
-    def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold ``tokens`` positions."""
-        return -(-tokens // self.block_size)
+    @property
+    def total(self) -> int:
+        return self._ledger.total
+
+    @property
+    def free(self) -> int:
+        return self._ledger.free
+
+    @property
+    def used(self) -> int:
+        return self._ledger.used
+
+    @property
+    def cached(self) -> int:
+        return self._ledger.cached
+
+    @property
+    def clean(self) -> int:
+        return self._ledger.clean
 
     def match(self, request: LiveRequest) -> list[int]:
-        """Cached blocks of the request's beginning; never all of it, so that a first token is computed (V-21)."""
         if not self.caching:
             return []
         most = (request.known - 1) // self.block_size
-        return self.ledger.readable(self._index.match(self._keys.extend(request, most)[:most]))
+        return self._ledger.readable(self._index.match(self._keys.extend(request, most)[:most]))
+
+    def idle(self, hits: list[int]) -> int:
+        return self._ledger.idle(hits) if hits else 0
 
     def adopt(self, request: LiveRequest, hits: list[int]) -> None:
-        """Start the request's table with found blocks."""
         if hits:
-            self.ledger.adopt(hits)
+            self._ledger.adopt(hits)
             request.table.extend(hits)
+            request.blocks = len(hits)
             request.adopt(len(hits) * self.block_size)
             request.published = len(hits)
         request.hit_tokens = len(hits) * self.block_size
 
-    def shortage(self, request: LiveRequest, length: int) -> int:
-        """Blocks that a grant of ``length`` tokens needs beyond those the request holds (V-10)."""
-        return max(0, self.blocks_for(request.granted + length) - len(request.table))
-
     def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
-        """Lease ``count`` more blocks; a pledge made at admission is used up first."""
         if not count:
             return ()
-        blocks = self.ledger.allocate(count)
+        blocks = self._ledger.allocate(count)
         if request.pledge:
-            used = min(count, request.pledge)
-            request.pledge -= used
-            self.pledged -= used
+            _use_pledge(self, request, count)
         request.table.extend(blocks)
+        request.blocks += count
         return tuple(blocks)
 
-    def pledge(self, request: LiveRequest, blocks: int) -> None:
-        """Keep room for ``blocks`` blocks that the request will ask for later."""
-        request.pledge = blocks
-        self.pledged += blocks
+    def grow_cohort(self, cohort: Cohort, *, publish: bool) -> None:
+        for request in cohort.growing():
+            self.grow(request, 1)
+        if publish:
+            self.publish_cohort(cohort)
 
     def publish(self, request: LiveRequest, tokens: int) -> None:
-        """Index the blocks filled by the first ``tokens`` positions (V-20, V-22)."""
         if not self.caching:
             return
         full = tokens // self.block_size
         if full > request.published:
             keys = self._keys.extend(request, full)
             for number in range(request.published, full):
-                self.ledger.publish(keys[number], request.table[number])
+                self._ledger.publish(keys[number], request.table[number])
             request.published = full
 
+    def publish_cohort(self, cohort: Cohort) -> None:
+        if self.caching:
+            for request in cohort.filling():
+                self.publish(request, cohort.known(request))
+
     def release(self, request: LiveRequest, *, fence: int | None = None) -> int:
-        """Give up the request's blocks and pledge; returns how many blocks it held."""
-        held = len(request.table)
-        self.ledger.release(request.table, fence=fence)
+        held = request.blocks
+        self._ledger.release(request.table, fence=fence)
         self.pledged -= request.pledge
-        request.table, request.pledge, request.published = [], 0, 0
+        request.table, request.blocks, request.pledge, request.published = [], 0, 0, 0
         return held
+
+    def lift(self, fence: int) -> None:
+        self._ledger.lift(fence)
+
+    def free_order(self) -> list[int]:
+        return self._ledger.free_order()
+
+    def check(self, tables: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
+        self._ledger.check(tables)
+        if [len(table) for table in tables] != list(counts):
+            raise LawError(f"requests count {list(counts)} blocks, their tables are {list(tables)}")
+
+
+class CountedMemory:
+    """Blocks as numbers: enough where nothing is cached and no kernel writes, and O(1) per step for a cohort."""
+
+    __slots__ = ("_free", "_total", "block_size", "pledged")
+
+    def __init__(self, *, blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.pledged = 0
+        self._total = self._free = blocks
+
+    @property
+    def total(self) -> int:
+        return self._total
+
+    @property
+    def free(self) -> int:
+        return self._free
+
+    @property
+    def used(self) -> int:
+        return self._total - self._free
+
+    @property
+    def cached(self) -> int:
+        return 0
+
+    @property
+    def clean(self) -> int:
+        return self._free
+
+    def match(self, request: LiveRequest) -> list[int]:
+        return []
+
+    def idle(self, hits: list[int]) -> int:
+        return 0
+
+    def adopt(self, request: LiveRequest, hits: list[int]) -> None:
+        request.hit_tokens = 0
+
+    def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
+        self._free -= count
+        request.blocks += count
+        if request.pledge:
+            _use_pledge(self, request, count)
+        return ()
+
+    def grow_cohort(self, cohort: Cohort, *, publish: bool) -> None:
+        count = cohort.growth()
+        self._free -= count
+        if self.pledged:  # every member is pledged, or none is: the reserve rule is the policy's, not the request's
+            self.pledged -= count
+
+    def publish(self, request: LiveRequest, tokens: int) -> None:
+        return None
+
+    def publish_cohort(self, cohort: Cohort) -> None:
+        return None
+
+    def release(self, request: LiveRequest, *, fence: int | None = None) -> int:
+        held = request.blocks
+        self._free += held
+        self.pledged -= request.pledge
+        request.blocks = request.pledge = 0
+        return held
+
+    def lift(self, fence: int) -> None:
+        return None
+
+    def free_order(self) -> list[int]:
+        return []
+
+    def check(self, tables: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
+        held = sum(counts)
+        if self._free + held != self._total:
+            raise LawError(f"free {self._free} + held {held} != total {self._total}")

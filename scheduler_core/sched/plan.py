@@ -1,8 +1,9 @@
 """What planning and completing a step hand to the driver."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from scheduler_core.types.plan import StepPlan
+from scheduler_core.types.plan import Grant, StepPlan
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.time import Ns
 
@@ -30,8 +31,21 @@ class Planned:
     budget: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class FusedStep(NamedTuple):
+    """A step in which ``decoders`` members of the cohort got one token each, and others got ``grants``.
+
+    ``context_tokens`` are the KV positions that the decoders read. ``may_repeat``: as long as no event comes and the
+    pool has room, the next step is the same again.
+    """
+
+    id: int
+    grants: tuple[Grant, ...]
+    decoders: int
+    context_tokens: int
+    may_repeat: bool
+
+
+class Ended(NamedTuple):
     """A request that is over. ``need`` and ``have`` are the numbers compared when it was refused."""
 
     request: int

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable
 
 from scheduler_core.request.lifecycle import Event, State
-from scheduler_core.request.live import LiveRequest
+from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.decisions import Candidate, Deferral, Place, Publish, Serve
+from scheduler_core.sched.memory import blocks_for, pledge, shortage
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.sched.view import RequestView
-from scheduler_core.types.errors import CallerError, LawError
+from scheduler_core.types.errors import LawError
 from scheduler_core.types.plan import Grant, Phase
 from scheduler_core.types.reasons import Defer, Preempt, Stall
 from scheduler_core.types.records import Admitted, Deferred, Preempted
@@ -33,11 +34,11 @@ class StateView:
 
     @property
     def free_blocks(self) -> int:
-        return self._state.memory.ledger.free
+        return self._state.memory.free
 
     @property
     def total_blocks(self) -> int:
-        return self._state.memory.ledger.total
+        return self._state.memory.total
 
     @property
     def pledged_blocks(self) -> int:
@@ -55,6 +56,10 @@ class StateView:
     def arrivals_over(self) -> bool:
         return self._state.arrivals_over
 
+    @property
+    def prefilling(self) -> bool:
+        return any(request.prefilling for request in self._state.apart.values())
+
     def running_requests(self) -> Iterable[RequestView]:
         return tuple(self._state.running.values())
 
@@ -71,6 +76,7 @@ class StepBuilder:
         self.now_ns = now_ns
         self._view = StateView(state, now_ns, policy.limits.token_budget)
         self.grants: dict[int, Grant] = {}
+        self.decoders = 0  # members of the cohort served in this step
         self.preempted = False
         self.deferral: tuple[LiveRequest, Deferral] | None = None
 
@@ -79,13 +85,13 @@ class StepBuilder:
         passes = self.policy.shape.passes(self._view)
         admits = False
         for item in passes.order:
-            before = len(self.grants)
+            before = len(self.grants) + self.decoders
             if item.serve is Serve.WAITING:
                 admits = True
                 self._admit()
             else:
-                self._serve(_SERVES[item.serve])
-            if item.ends_step and len(self.grants) > before:
+                self._serve(item.serve)
+            if item.ends_step and len(self.grants) + self.decoders > before:
                 break
         if not admits and passes.closed is not None:
             self._defer_head(passes.closed)
@@ -94,20 +100,23 @@ class StepBuilder:
 
     def stalled(self) -> tuple[tuple[int, str], ...]:
         """Resident requests without a grant in this step, with the cause."""
-        if len(self.grants) == len(self.state.running):
+        if len(self.grants) + self.decoders == len(self.state.running):
             return ()
         prefill = any(grant.phase is not Phase.DECODE for grant in self.grants.values())
         cause = Stall.BUDGET_SPENT if self._view.budget_left == 0 else Stall.HELD_BY_POLICY
         if self._view.budget_left and prefill:
             cause = Stall.OTHERS_PREFILL
-        return tuple((request, cause.value) for request in self.state.running if request not in self.grants)
+        return tuple((request, cause.value) for request in self.state.apart if request not in self.grants)
 
     # --- running requests --------------------------------------------------------------------------------------
 
-    def _serve(self, selects: Callable[[LiveRequest], bool]) -> None:
+    def _serve(self, serve: Serve) -> None:
+        if self.state.cohort.count and serve is not Serve.PREFILLS:
+            self._serve_cohort(serve)
+        selects = _SERVES[serve]
         # A copy: the victim loop shortens the running order while it is walked, and must neither revisit a victim
         # nor skip the request that follows one.
-        for request in tuple(self.state.running.values()):
+        for request in tuple(self.state.apart.values()):
             if self._view.budget_left == 0:
                 break
             if request.state is not State.RUNNING or request.id in self.grants:
@@ -121,14 +130,18 @@ class StepBuilder:
         length = min(request.debt, self.policy.chunk.limit(request, self._view), self._view.budget_left)
         if length <= 0:
             return  # a zero grant skips this request, not those behind it (V-06)
-        need = self.state.memory.shortage(request, length)
-        if self._make_room(request, need):
-            self._grant(request, length, self.state.memory.grow(request, need))
+        need = shortage(self.state.memory, request, length)
+        if not self._make_room(request, need):
+            return
+        # Admitted for its place in a batch but without budget: its first grant is this one, and brings its hits.
+        first = request.granted == request.hit_tokens
+        hits = tuple(request.table) if first else ()
+        self._grant(request, length, (*hits, *self.state.memory.grow(request, need)), first=first)
 
     def _make_room(self, request: LiveRequest, need: int) -> bool:
         """Stop victims until ``need`` blocks are free (V-14); false if the requester was one or none is left."""
-        ledger = self.state.memory.ledger
-        while ledger.free < need:
+        memory = self.state.memory
+        while memory.free < need:
             picked = self.policy.victim.pick(request, self.state.running.values())
             if picked is None:
                 return False
@@ -142,8 +155,40 @@ class StepBuilder:
         revoked = self.grants.pop(victim.id, None)
         if revoked is not None:
             self._view.budget_left += revoked.length
+        served = self.decoders > 0 and victim.joined != APART
+        if served:
+            self.decoders -= 1
+            self._view.budget_left += 1
+        self.state.leave_running(victim, granted=served)
         preempt(self.state, self.policy, victim, revoked=revoked, reason=reason, now_ns=self.now_ns)
         self.preempted = True
+
+    # --- members of the cohort ---------------------------------------------------------------------------------
+
+    def _serve_cohort(self, serve: Serve) -> None:
+        """One token for every member, as if each had been served in its place of the running order."""
+        cohort, memory = self.state.cohort, self.state.memory
+        if not self._separable(serve):
+            self.state.disband()
+            return
+        memory.grow_cohort(cohort, publish=self.policy.publish is Publish.AT_GRANT)
+        self.decoders = cohort.count
+        self._view.budget_left -= self.decoders
+
+    def _separable(self, serve: Serve) -> bool:
+        """Whether serving all members first gives what the running order gives.
+
+        It does when they fit the budget and no request apart comes before one of them, or all fit together.
+        """
+        cohort, left = self.state.cohort, self._view.budget_left - self.state.cohort.count
+        first = next(iter(self.state.apart.values()), None)
+        if left < 0 or cohort.growth() > self.state.memory.free:
+            return False
+        if first is None or first.run_seq > cohort.newest or serve is not Serve.ALL:
+            return True
+        wanted = [(r, min(r.debt, self.policy.chunk.limit(r, self._view))) for r in self.state.apart.values()]
+        blocks = sum(shortage(self.state.memory, request, length) for request, length in wanted)
+        return sum(n for _, n in wanted) <= left and blocks + cohort.growth() <= self.state.memory.free
 
     # --- waiting requests --------------------------------------------------------------------------------------
 
@@ -177,14 +222,14 @@ class StepBuilder:
         length = self._first_length(head, want)
         if length == 0 and not self.policy.admits_without_budget:
             return Deferral(Defer.NO_BUDGET, min(want, limits.token_budget), self._view.budget_left)
-        reserve = memory.blocks_for(max(self.policy.reserve.tokens(head), head.known)) - len(hits)
-        idle = memory.ledger.idle(hits)
-        deferral = self.policy.admission.decide(Candidate(reserve, idle), self._view)
+        room = max(self.policy.reserve.tokens(head), head.known)
+        reserve = blocks_for(room, memory.block_size) - len(hits)
+        deferral = self.policy.admission.decide(Candidate(reserve, memory.idle(hits)), self._view)
         if deferral is not None:
             return deferral
         self._start(head, hits, reserve)
         if length:
-            self._grant(head, length, (*hits, *memory.grow(head, memory.shortage(head, length))), first=True)
+            self._grant(head, length, (*hits, *memory.grow(head, shortage(memory, head, length))), first=True)
         return None
 
     def _first_length(self, head: LiveRequest, want: int) -> int:
@@ -208,14 +253,15 @@ class StepBuilder:
         request.apply(Event.ADMIT)
         request.run_seq = state.next_run
         state.next_run += 1
-        state.running[request.id] = request
+        state.running[request.id] = state.apart[request.id] = request
         state.memory.adopt(request, hits)
         if self.policy.reserve.pledges:
-            state.memory.pledge(request, reserve)
-        resumed = request.preemptions > 0
-        state.records.append(
-            Admitted(self.now_ns, request.id, request.epoch, request.hit_tokens, resumed, state.next_step)
-        )
+            pledge(state.memory, request, reserve)
+        if state.keeps_records:
+            resumed = request.preemptions > 0
+            state.records.append(
+                Admitted(self.now_ns, request.id, request.epoch, request.hit_tokens, resumed, state.next_step)
+            )
 
     # --- both --------------------------------------------------------------------------------------------------
 
@@ -239,13 +285,13 @@ class StepBuilder:
             return
         request, why = self.deferral
         mark = (request.id, why.reason.value)
-        if mark != self.state.deferred:
+        if mark != self.state.deferred and self.state.keeps_records:
             self.state.deferred = mark
             self.state.records.append(Deferred(self.now_ns, request.id, why.reason.value, why.need, why.have))
 
     def _assert_limits(self) -> None:
         limits = self.policy.limits
-        granted = sum(grant.length for grant in self.grants.values())
+        granted = self.decoders + sum(grant.length for grant in self.grants.values())
         if granted + self._view.budget_left != limits.token_budget or self._view.budget_left < 0:
             raise LawError(f"granted {granted} + left {self._view.budget_left} != budget {limits.token_budget}")
         if len(self.state.running) + len(self.state.held) > limits.size:
@@ -255,15 +301,12 @@ class StepBuilder:
 def preempt(
     state: InstanceState, policy: PolicySet, victim: LiveRequest, *, revoked: Grant | None, reason: Preempt, now_ns: Ns
 ) -> None:
-    """Take a running request's blocks and put it back into the queue (V-16).
+    """Take the blocks of a request that has just left the running order and put it back into the queue (V-16).
 
     Steps execute in launch order, so its blocks may be written by a later step even while one of its own is still in
     flight; they need no fence. ``revoked`` is its grant in the step being planned.
     """
-    if victim.state is not State.RUNNING:
-        raise CallerError(f"request {victim.id} is {victim.state.name}, not RUNNING")
     victim.apply(Event.PREEMPT)
-    del state.running[victim.id]
     state.released.append(victim.id)
     epoch = victim.epoch
     lost = victim.restart(revoked_sample=revoked is not None and revoked.samples)
@@ -276,4 +319,5 @@ def preempt(
         state.waiting.push_back(victim, policy.order.key(victim))
     else:
         state.waiting.push(victim, policy.order.key(victim))
-    state.records.append(Preempted(now_ns, victim.id, epoch, reason.value, held, lost, state.next_step))
+    if state.keeps_records:
+        state.records.append(Preempted(now_ns, victim.id, epoch, reason.value, held, lost, state.next_step))

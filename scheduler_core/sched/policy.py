@@ -17,6 +17,10 @@ from scheduler_core.types.time import Ns
 class Order(Protocol):
     """In which order are waiting requests considered?"""
 
+    @property
+    def first_come(self) -> bool:
+        """Whether a newcomer can never pass one who waits, so that arrivals do not matter to a blocked queue."""
+
     def key(self, request: RequestView) -> tuple[int, ...]:
         """Smaller is earlier; equal keys go by arrival sequence. Must not change while the request waits."""
 

@@ -3,7 +3,8 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from scheduler_core.request.live import LiveRequest
+from scheduler_core.request.live import APART, LiveRequest
+from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.memory import Memory
 from scheduler_core.sched.plan import Planned
 from scheduler_core.sched.waiting import WaitingQueue
@@ -14,15 +15,19 @@ from scheduler_core.types.records import Record
 class InstanceState:
     """Requests by place, the pool, steps in flight, and records not yet taken.
 
-    ``running`` is in order of admission. ``held`` are finished requests whose slot and blocks stay taken until their
+    ``running`` is in order of admission; ``apart`` are those of them that are no members of the ``cohort``, in the same
+    order. ``held`` are finished requests whose slot and blocks stay taken until their
     batch ends. ``deferred`` is the last reported (request, reason), so that a record is written only on change.
     """
 
     memory: Memory
+    cohort: Cohort
     plan_on_promises: bool = False
+    keeps_records: bool = True
     requests: dict[int, LiveRequest] = field(default_factory=dict)
     waiting: WaitingQueue = field(default_factory=WaitingQueue)
     running: dict[int, LiveRequest] = field(default_factory=dict)
+    apart: dict[int, LiveRequest] = field(default_factory=dict)
     held: list[LiveRequest] = field(default_factory=list)
     in_flight: deque[Planned] = field(default_factory=deque)
     released: list[int] = field(default_factory=list)
@@ -37,3 +42,17 @@ class InstanceState:
     def fence(self) -> int | None:
         """The newest step in flight, behind which released blocks must wait; None when nothing is."""
         return self.in_flight[-1].plan.id if self.in_flight else None
+
+    def leave_running(self, request: LiveRequest, *, granted: bool = False) -> None:
+        """Take ``request`` out of the running order; see `Cohort.leave` for ``granted``."""
+        del self.running[request.id]
+        if request.joined == APART:
+            del self.apart[request.id]
+        else:
+            self.cohort.leave(request, granted=granted)
+
+    def disband(self) -> None:
+        """Make every member of the cohort an ordinary running request again. O(running)."""
+        for request in list(self.cohort):
+            self.cohort.leave(request)
+        self.apart = dict(self.running)

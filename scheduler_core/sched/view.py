@@ -75,6 +75,10 @@ class View(Protocol):
     def arrivals_over(self) -> bool:
         """Whether no further request can arrive."""
 
+    @property
+    def prefilling(self) -> bool:
+        """Whether a running request has more than its newest token to compute."""
+
     def running_requests(self) -> Iterable[RequestView]:
         """In order of admission."""
 

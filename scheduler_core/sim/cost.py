@@ -1,28 +1,13 @@
 """How long a step takes on the modelled target, in whole nanoseconds."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 from scheduler_core.sim.noise import standard_normal
-from scheduler_core.spec.target import Affine, Profile
+from scheduler_core.spec.target import Profile
 from scheduler_core.types.shape import StepShape
 from scheduler_core.types.time import Ns
 
 LEAST_FACTOR = 0.05
 
 
-def affine_ns(cost: Affine, shape: StepShape) -> float:
-    """`spec.target.Affine` of a step's shape, in ns, not rounded."""
-    return (
-        cost.base_ns
-        + cost.prefill_token_ns * shape.prefill_tokens
-        + cost.decode_request_ns * shape.decode_requests
-        + cost.context_token_ns * shape.context_tokens
-        + cost.prefill_pair_ns * shape.prefill_pairs
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class StepCost:
     """Step durations of a profile; with a noise seed, a drift of the whole run and a residual of each step.
 
@@ -30,25 +15,25 @@ class StepCost:
     calibration measured, and depends only on the seed and the step's number.
     """
 
-    profile: Profile
-    noise_seed: int | None = None
+    __slots__ = ("_base", "_context", "_decode", "_drift", "_noise_seed", "_pair", "_prefill", "_residual_share")
+
+    def __init__(self, profile: Profile, noise_seed: int | None = None) -> None:
+        cost = profile.cost
+        self._base, self._prefill, self._decode = cost.base_ns, cost.prefill_token_ns, cost.decode_request_ns
+        self._context, self._pair = cost.context_token_ns, cost.prefill_pair_ns
+        self._residual_share = profile.residual_share
+        self._noise_seed = noise_seed
+        self._drift = 1.0
+        if noise_seed is not None:
+            self._drift = 1 + profile.drift_share * standard_normal(noise_seed, "drift", 0)
 
     def step_ns(self, shape: StepShape, step: int) -> Ns:
-        """Duration of step number ``step``, at least 1 ns."""
-        return max(1, round(affine_ns(self.profile.cost, shape) * self._factor(step)))
-
-    def decode_run_ns(self, shape: StepShape, first_step: int) -> Iterator[Ns]:
-        """Durations of consecutive decode-only steps, each of which reads one more token per request."""
-        context = shape.context_tokens
-        step = first_step
-        while True:
-            yield self.step_ns(StepShape(0, shape.decode_requests, context, 0), step)
-            context += shape.decode_requests
-            step += 1
-
-    def _factor(self, step: int) -> float:
-        if self.noise_seed is None:
-            return 1.0
-        drift = self.profile.drift_share * standard_normal(self.noise_seed, "drift", 0)
-        residual = self.profile.residual_share * standard_normal(self.noise_seed, "residual", step)
-        return max(LEAST_FACTOR, (1 + drift) * (1 + residual))
+        """Duration of step number ``step``, at least 1 ns: `spec.target.Affine` of its shape, with noise."""
+        prefill, decode, context, pairs = shape
+        exact = (
+            self._base + self._prefill * prefill + self._decode * decode + self._context * context + self._pair * pairs
+        )
+        if self._noise_seed is not None:
+            residual = 1 + self._residual_share * standard_normal(self._noise_seed, "residual", step)
+            exact *= max(LEAST_FACTOR, self._drift * residual)
+        return max(1, round(exact))

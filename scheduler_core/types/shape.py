@@ -4,13 +4,12 @@ The engine's calibration fits `spec.target.Affine` to these, and the modelled ta
 count alike: here.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler_core.types.plan import Phase, StepPlan
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape:
+class StepShape(NamedTuple):
     """Inputs of a step's cost.
 
     ``context_tokens`` are the KV positions read by decoding requests, the new one included; ``prefill_pairs`` the

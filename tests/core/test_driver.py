@@ -113,6 +113,25 @@ def test_static_prefills_a_batch_larger_than_the_budget_in_steps_and_admits_nobo
     assert grants == [[(0, 8), (1, 2)], [(1, 6)], [(0, 1), (1, 1)], [(2, 8)]]
 
 
+def test_a_member_admitted_without_budget_brings_its_hits_with_its_first_grant():
+    """Blocks of 4, budget 8: both share their first block, the first prompt takes the whole budget.
+
+    The second is admitted with that block as a hit (it is indexed while planning) and granted its 1 token later: that
+    grant names the hit block and the new one.
+    """
+    spec = policy_spec("static", batch__token_budget=8, cache__block_size=4, cache__prefix="hash")
+    stepper = Stepper(spec, Capacity(20, 100))
+    stepper.submit(0, 8, limit=2, prefix_blocks=(1,), prefix_block_size=4)
+    stepper.submit(1, 5, limit=2, prefix_blocks=(1,), prefix_block_size=4)
+    first = stepper.plan()
+    stepper.complete(first)
+    second = stepper.plan()
+    (before,), (grant,) = first.plan.grants, second.plan.grants
+    assert (grant.request, grant.start, grant.length, grant.hit_tokens) == (1, 4, 1, 4)
+    assert grant.new_blocks[0] == before.new_blocks[0]
+    assert len(grant.new_blocks) == 2
+
+
 def test_a_static_batch_whose_last_member_is_preempted_gives_up_its_slots():
     """Size 2: one member ends and holds its slot, the other is preempted by order: both slots are free again."""
     stepper = Stepper(policy_spec("static", batch__size=2), Capacity(10, 100))

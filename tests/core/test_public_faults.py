@@ -209,7 +209,7 @@ def test_thrown_away_work_is_not_counted_twice():
     played = play(vllm(cache__prefix="none"), requests, capacity=Capacity(20, 1000))
     assert played.sink.of(Preempted)
     emitted = Counter(row[0] for step in played.sink.of(Step) for row in step.grants if row[5])
-    assert emitted == {index: 60 for index in range(30)}
+    assert emitted == dict.fromkeys(range(30), 60)
     assert [record.output_tokens for record in played.sink.of(Finished)] == [60] * 30
     lost = sum(record.tokens_lost for record in played.sink.of(Preempted))
     recomputed = sum(row[3] for step in played.sink.of(Step) for row in step.grants if row[4] == "recompute")

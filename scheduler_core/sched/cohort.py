@@ -1,0 +1,86 @@
+"""Running requests that all gain one token a step, kept as one thing.
+
+A request that has caught up changes in every step in the same way: one more token known, granted and confirmed, and a
+new block every ``block_size`` steps. Members are therefore not touched step by step: a tick count says how far all of
+them are, and a member's numbers are written down when it leaves. A step costs O(members at a block boundary), which
+is O(1) where blocks have no identity.
+"""
+
+from collections.abc import Iterator
+
+from scheduler_core.request.live import APART, LiveRequest
+
+
+class Cohort:
+    """Members by the tick at which they need their next block; sums over all of them.
+
+    At rest a member has ``granted = confirmed = known - 1`` and ``ceil(granted / block_size)`` blocks.
+    ``context_tokens`` is the sum of known tokens, which the members' next step reads. ``newest`` is at least the
+    largest admission number of a member.
+    """
+
+    __slots__ = ("_block_size", "_buckets", "context_tokens", "count", "newest", "tick")
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        # Bucket r holds the members that need a block in steps whose tick is r modulo the block size.
+        self._buckets: list[dict[int, LiveRequest]] = [{} for _ in range(block_size)]
+        self.tick = 0
+        self.count = 0
+        self.context_tokens = 0
+        self.newest = -1
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        for bucket in self._buckets:
+            yield from bucket.values()
+
+    def join(self, request: LiveRequest) -> None:
+        """Take in a request at rest that has caught up."""
+        request.joined = self.tick
+        request.lane = (self.tick + 1 - request.known) % self._block_size
+        self._buckets[request.lane][request.id] = request
+        self.count += 1
+        self.context_tokens += request.known
+        self.newest = max(self.newest, request.run_seq)
+
+    def leave(self, request: LiveRequest, *, granted: bool = False) -> None:
+        """Write down the member's numbers; ``granted``: the step being planned has already given it room."""
+        del self._buckets[request.lane][request.id]
+        request.known += self.tick - request.joined
+        request.granted = request.confirmed = request.known - 1
+        blocks = -(-(request.known if granted else request.known - 1) // self._block_size)
+        if request.pledge:
+            request.pledge -= min(request.pledge, blocks - request.blocks)
+        request.blocks = blocks
+        request.joined = APART
+        self.count -= 1
+        self.context_tokens -= request.known
+        if not self.count:
+            self.newest = -1
+
+    def growth(self) -> int:
+        """Blocks that the members' next step needs. O(1)."""
+        return len(self._buckets[self.tick % self._block_size])
+
+    def growing(self) -> list[LiveRequest]:
+        """Members that need a block for their next step, in order of admission."""
+        return sorted(self._buckets[self.tick % self._block_size].values(), key=lambda request: request.run_seq)
+
+    def filling(self) -> list[LiveRequest]:
+        """Members whose newest block is full after their next step, in order of admission."""
+        return sorted(self._buckets[(self.tick + 1) % self._block_size].values(), key=lambda request: request.run_seq)
+
+    def known(self, request: LiveRequest) -> int:
+        """Known tokens of a member now."""
+        return request.known + self.tick - request.joined
+
+    def grown(self, request: LiveRequest) -> int:
+        """Blocks that ``request`` got as a member and that are not written down in it yet."""
+        if request.joined == APART:
+            return 0
+        return max(0, -(-(self.known(request) - 1) // self._block_size) - request.blocks)
+
+    def advance(self) -> None:
+        """All members' step came back: each has emitted one token. O(1)."""
+        self.tick += 1
+        self.context_tokens += self.count

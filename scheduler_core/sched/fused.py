@@ -1,0 +1,98 @@
+"""An instance for simulations, in which decoding requests advance together."""
+
+from collections.abc import Mapping
+
+from scheduler_core.request.live import APART, LiveRequest
+from scheduler_core.sched.commit import commit_fused
+from scheduler_core.sched.decisions import Publish
+from scheduler_core.sched.instance import Instance
+from scheduler_core.sched.laws import check_liveness
+from scheduler_core.sched.memory import CountedMemory
+from scheduler_core.sched.plan import Ended, FusedStep
+from scheduler_core.sched.planner import StepBuilder
+from scheduler_core.sched.policy import PolicySet
+from scheduler_core.types.plan import Phase
+from scheduler_core.types.time import Ns
+
+
+class FusedInstance(Instance):
+    """The same instance for simulations: running requests that have caught up advance together, not one by one.
+
+    Same planner, same policy, same decisions in the same order; only the unit of bookkeeping differs. Steps are
+    planned and completed one after the other, and evidence is what the caller keeps. Without a prefix cache blocks
+    are only counted.
+    """
+
+    def __init__(self, policy: PolicySet) -> None:
+        super().__init__(policy)
+        state, limits = self._state, policy.limits
+        state.keeps_records = False
+        if not policy.prefix_cache:
+            state.memory = CountedMemory(blocks=limits.kv_blocks, block_size=limits.block_size)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait. O(1)."""
+        return len(self._state.waiting)
+
+    @property
+    def tick(self) -> int:
+        """Steps that the cohort has taken."""
+        return self._state.cohort.tick
+
+    def plan_fused(self, now_ns: Ns) -> FusedStep | None:
+        """As `plan`; complete it with `complete_fused` before planning again."""
+        state = self._state
+        builder = StepBuilder(state, self.policy, now_ns)
+        builder.build()
+        grants, decoders = tuple(builder.grants.values()), builder.decoders
+        if not grants and not decoders:
+            check_liveness(state, self.next_wakeup(now_ns))
+            return None
+        number = state.next_step
+        state.next_step += 1
+        state.released.clear()
+        repeats = not grants and not builder.preempted and decoders == len(state.running)
+        return FusedStep(number, grants, decoders, state.cohort.context_tokens, repeats)
+
+    def complete_fused(self, step: FusedStep, ends: Mapping[int, str]) -> list[tuple[LiveRequest, Ended]]:
+        """Every sampling grant and every decoder emitted a token, the last one for requests in ``ends``, with why."""
+        return commit_fused(self._state, self.policy, step, ends)
+
+    def complete_repeat(self) -> None:
+        """As `complete_fused` for a step that ``may_repeat`` and in which nobody ended. O(1) without a prefix cache."""
+        if self.policy.publish is Publish.AT_CONFIRM:
+            self._state.memory.publish_cohort(self._state.cohort)
+        self._state.cohort.advance()
+        self._state.steps_done += 1
+
+    def repeat(self) -> FusedStep | None:
+        """The same step again, if the pool has room for it; only after one that ``may_repeat``, with no event since."""
+        state, cohort = self._state, self._state.cohort
+        if cohort.growth() > state.memory.free:
+            return None
+        state.memory.grow_cohort(cohort, publish=self.policy.publish is Publish.AT_GRANT)
+        number = state.next_step
+        state.next_step += 1
+        return FusedStep(number, (), cohort.count, cohort.context_tokens, True)
+
+    def expand(self, step: FusedStep) -> list[tuple[int, int, int, int, str, bool, int]]:
+        """The step's grants one by one, as an `Instance` would have planned them; between planning and completing.
+
+        Rows: request, epoch, start, length, phase, samples, hit tokens, in grant order. O(running).
+        """
+        grants = {grant.request: grant for grant in step.grants}
+        rows = []
+        for request in self._state.running.values():
+            grant = grants.get(request.id)
+            if grant is not None:
+                length, phase = grant.length, grant.phase.value
+                rows.append((request.id, grant.epoch, grant.start, length, phase, grant.samples, grant.hit_tokens))
+            elif request.joined != APART and step.decoders:
+                start = self._state.cohort.known(request) - 1
+                rows.append((request.id, request.epoch, start, 1, Phase.DECODE.value, True, 0))
+        return rows
+
+    def live(self, request: int) -> LiveRequest | None:
+        """A live request, to be read only."""
+        return self._state.requests.get(request)

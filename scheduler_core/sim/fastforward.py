@@ -1,0 +1,245 @@
+"""The fast simulator: the driver's loop on the planner's own decisions, with work per event instead of per token.
+
+Exact: each step is planned by the same planner under the same policy, or is the repetition of one, and takes the time
+that the cost model gives for it; the records per request are those of a plain run.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from scheduler_core.request.live import APART
+from scheduler_core.request.spec import RequestSpec
+from scheduler_core.sched.commit import AT_LIMIT, STOPPED
+from scheduler_core.sched.fused import FusedInstance
+from scheduler_core.sched.plan import Ended, FusedStep
+from scheduler_core.sched.policy import PolicySet
+from scheduler_core.sim.arrivals import ArrivalStream
+from scheduler_core.sim.cost import StepCost
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.errors import LawError
+from scheduler_core.types.plan import Phase
+from scheduler_core.types.shape import StepShape, causal_pairs
+from scheduler_core.types.time import Ns
+
+LEAST_QUEUE = 64
+
+
+class RequestRow(NamedTuple):
+    """What happened to one request; times in ns from the start, None where it never came that far."""
+
+    request: int
+    arrival_ns: Ns
+    started_ns: Ns | None
+    first_token_ns: Ns | None
+    end_ns: Ns
+    outcome: str
+    reason: str
+    prompt_tokens: int
+    output_tokens: int
+    preemptions: int
+    hit_tokens: int
+
+
+class RowSink(Protocol):
+    """Receives rows in order of the requests' ends."""
+
+    def __call__(self, row: RequestRow) -> None: ...
+
+
+class FastReport(NamedTuple):
+    """Totals of a simulation. ``planned`` of the ``steps`` went through the planner, the rest repeated one."""
+
+    steps: int
+    planned: int
+    requests: int
+    end_ns: Ns
+    preemptions: int
+
+
+class _Track:
+    """What the simulator alone knows of an open request."""
+
+    __slots__ = ("arrival_ns", "first_ns", "hit_tokens", "output", "started_ns")
+
+    def __init__(self, arrival_ns: Ns, output: int) -> None:
+        self.arrival_ns = arrival_ns
+        self.output = output
+        self.hit_tokens = 0
+        self.started_ns: Ns | None = None
+        self.first_ns: Ns | None = None
+
+
+class FastForward:
+    """Plays requests through a policy on a modelled target.
+
+    ``observe`` is called for each step, planned or repeated, with the step and its start and end, before it is
+    completed; it is for tests and step records.
+    """
+
+    def __init__(
+        self,
+        policy: PolicySet,
+        cost: StepCost,
+        sink: RowSink,
+        *,
+        prefix_block_size: int = 16,
+        observe: Callable[[FusedStep, Ns, Ns], None] | None = None,
+    ) -> None:
+        self.instance = FusedInstance(policy)
+        self._policy = policy
+        self._cost = cost
+        self._sink = sink
+        self._prefix_block_size = prefix_block_size
+        self._observe = observe
+        self._tracks: dict[int, _Track] = {}
+        self._ends: dict[
+            int, list[tuple[int, int, int, str]]
+        ] = {}  # tick -> members that end then: id, epoch, tick of joining, reason
+        self._end_ticks: list[int] = []
+        self._now: Ns = 0
+        self._planned = self._steps = self._rows = self._preemptions = 0
+        self._patient = policy.order.first_come and not policy.limits.queue_limit
+        self._queue = max(LEAST_QUEUE, policy.limits.size + 1)
+
+    def run(self, requests: Iterable[PlannedRequest]) -> FastReport:
+        """Play all ``requests`` to their end."""
+        arrivals = ArrivalStream(requests)
+        instance = self.instance
+        # With first come, first served, who stands behind a blocked head matters only when the head moves: arrivals
+        # stay in the stream until the queue runs low. Time and memory then do not grow with the backlog.
+        lazy = self._patient and arrivals.independent
+        while True:
+            at_ns = arrivals.next_ns
+            while at_ns is not None and at_ns <= self._now and not (lazy and instance.waiting >= self._queue):
+                self._arrive(arrivals)
+                at_ns = arrivals.next_ns
+            if at_ns is None and arrivals.over:
+                instance.close_arrivals()
+            step = instance.plan_fused(self._now)
+            if step is not None:
+                self._planned += 1
+                self._play(step, arrivals)
+                continue
+            times = [at for at in (at_ns, instance.next_wakeup(self._now)) if at is not None]
+            if not times:
+                break
+            self._now = max(self._now, min(times))
+        if self._tracks:
+            raise LawError(f"{len(self._tracks)} requests are open, but nothing is due any more")
+        return FastReport(self._steps, self._planned, self._rows, self._now, self._preemptions)
+
+    def _arrive(self, arrivals: ArrivalStream) -> None:
+        at_ns, planned = arrivals.take()
+        self._tracks[planned.index] = _Track(at_ns, planned.output_tokens)
+        spec = RequestSpec.from_planned(planned, arrival_ns=at_ns, prefix_block_size=self._prefix_block_size)
+        refused = self.instance.submit(spec, at_ns)
+        if refused is not None:
+            self._row(refused, at_ns, planned.prompt_tokens, 0)
+            arrivals.ended(planned.index, at_ns)
+
+    def _play(self, step: FusedStep, arrivals: ArrivalStream) -> None:
+        """Execute a step, and as long as nothing can change it, the same again."""
+        instance, cost = self.instance, self._cost
+        if not step.may_repeat:
+            self._complete(step, self._now + cost.step_ns(_shape(step), step.id), arrivals)
+            return
+        blocked = self._patient and instance.waiting > 0
+        again: FusedStep | None = step
+        while again is not None:
+            end = self._now + cost.step_ns(StepShape(0, again.decoders, again.context_tokens, 0), again.id)
+            if self._end_ticks and self._end_ticks[0] <= instance.tick + 1:
+                self._complete(again, end, arrivals)
+                return
+            if self._observe is not None:
+                self._observe(again, self._now, end)
+            self._steps += 1
+            self._now = end
+            instance.complete_repeat()
+            if not blocked and arrivals.next_ns is not None and arrivals.next_ns <= end:
+                return
+            again = instance.repeat()
+
+    def _complete(self, step: FusedStep, end: Ns, arrivals: ArrivalStream) -> None:
+        instance, tracks = self.instance, self._tracks
+        start, self._now = self._now, end
+        if self._observe is not None:
+            self._observe(step, start, end)
+        self._steps += 1
+        ends = self._ends_of_tick(instance.tick + 1) if step.decoders else {}
+        for grant in step.grants:
+            track = tracks[grant.request]
+            if track.started_ns is None:
+                track.started_ns, track.hit_tokens = start, grant.hit_tokens
+            if grant.samples:
+                if track.first_ns is None:
+                    track.first_ns = end
+                live = instance.live(grant.request)
+                assert live is not None
+                if live.emitted + 1 >= track.output:
+                    ends[grant.request] = STOPPED
+        for live, ended in instance.complete_fused(step, ends):
+            self._preemptions += live.preemptions
+            self._row(ended, end, live.spec.prompt_tokens, live.preemptions)
+            arrivals.ended(ended.request, end)
+        for grant in step.grants:
+            if grant.samples:
+                self._schedule_end(grant.request)
+
+    def _schedule_end(self, request: int) -> None:
+        """Note the tick at which a new member of the cohort emits its last token."""
+        live = self.instance.live(request)
+        if live is None or live.joined == APART:
+            return
+        true_left = self._tracks[request].output - live.emitted
+        limit_left = live.stop_at - live.known
+        reason = STOPPED if true_left <= limit_left else AT_LIMIT
+        tick = self.instance.tick + min(true_left, limit_left)
+        entry = (request, live.epoch, live.joined, reason)
+        if tick in self._ends:
+            self._ends[tick].append(entry)
+        else:
+            self._ends[tick] = [entry]
+            heapq.heappush(self._end_ticks, tick)
+
+    def _ends_of_tick(self, tick: int) -> dict[int, str]:
+        """Members that emit their last token at ``tick``; who left the cohort meanwhile is passed over."""
+        ends: dict[int, str] = {}
+        while self._end_ticks and self._end_ticks[0] <= tick:
+            for request, epoch, joined, reason in self._ends.pop(heapq.heappop(self._end_ticks)):
+                live = self.instance.live(request)
+                if live is not None and live.epoch == epoch and live.joined == joined:
+                    ends[request] = reason
+        return ends
+
+    def _row(self, ended: Ended, end_ns: Ns, prompt: int, preemptions: int) -> None:
+        track = self._tracks.pop(ended.request)
+        self._rows += 1
+        self._sink(
+            RequestRow(
+                ended.request,
+                track.arrival_ns,
+                track.started_ns,
+                track.first_ns,
+                end_ns,
+                ended.outcome,
+                ended.reason,
+                prompt,
+                ended.output_tokens,
+                preemptions,
+                track.hit_tokens,
+            )
+        )
+
+
+def _shape(step: FusedStep) -> StepShape:
+    prefill = pairs = 0
+    decoders, context = step.decoders, step.context_tokens if step.decoders else 0
+    for grant in step.grants:
+        if grant.phase is Phase.DECODE:
+            decoders += 1
+            context += grant.start + grant.length
+        else:
+            prefill += grant.length
+            pairs += causal_pairs(grant.start, grant.length)
+    return StepShape(prefill, decoders, context, pairs)

@@ -1,0 +1,170 @@
+"""THE property of the simulator: fast-forward on or off, the same decisions at the same times for the same requests."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_core.policies.presets import Capacity, build_policy
+from scheduler_core.sim.cost import StepCost
+from scheduler_core.sim.fastforward import FastForward
+from scheduler_core.testing.builders import play, policy_spec, profile, request
+from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted, Step
+
+TARGET = profile(base_ms=0.7, prefill_token_ms=0.013, decode_request_ms=0.031, context_token_ms=0.0017)
+
+
+def plain(spec, requests, capacity):
+    """Steps and rows of a run in which every grant is planned by itself."""
+    played = play(spec, requests, capacity=capacity, target=TARGET, law_interval=7)
+    steps = [
+        (
+            s.id,
+            s.planned_ns,
+            s.available_ns,
+            s.kv_free + s.kv_cached,
+            [(*row[:5], bool(row[5]), row[6]) for row in s.grants],
+        )
+        for s in played.sink.of(Step)
+    ]
+    rows = {}
+    arrived = {r.request: r for r in played.sink.of(Arrived)}
+    hits = {r.request: r.hit_tokens for r in played.sink.of(Admitted) if not r.resumed}
+    lost = {}
+    for record in played.sink.of(Preempted):
+        lost[record.request] = lost.get(record.request, 0) + 1
+    started, first = {}, {}
+    for step in played.sink.of(Step):
+        for row in step.grants:
+            started.setdefault(row[0], step.planned_ns)
+            if row[5]:
+                first.setdefault(row[0], step.available_ns)
+    for end in played.sink.of(Finished):
+        r = end.request
+        rows[r] = (
+            r, arrived[r].at_ns, started.get(r), first.get(r), end.at_ns, end.outcome, end.reason,
+            arrived[r].prompt_tokens, end.output_tokens, lost.get(r, 0), hits.get(r, 0),
+        )  # fmt: skip
+    return steps, rows
+
+
+def fused(spec, requests, capacity):
+    """The same by fast-forward, each step expanded."""
+    rows, steps = [], []
+    simulation = FastForward(
+        build_policy(spec, capacity),
+        StepCost(TARGET),
+        rows.append,
+        observe=lambda step, start, end: steps.append(
+            (step.id, start, end, simulation.instance.occupancy(), simulation.instance.expand(step))
+        ),
+    )
+    report = simulation.run(requests)
+    simulation.instance.check()
+    expanded = [(i, start, end, now.kv_free + now.kv_cached, grants) for i, start, end, now, grants in steps]
+    return expanded, {row.request: tuple(row) for row in rows}, report
+
+
+SPECS = st.one_of(
+    st.builds(
+        lambda order, prefix, admit, chunked, cap, size, budget, watermark: policy_spec(
+            "vllm_v1",
+            order__by=order,
+            cache__prefix=prefix,
+            cache__admit=admit,
+            cache__block_size=4,
+            cache__watermark=watermark,
+            batch__chunked_prefill=chunked,
+            batch__long_prefill_cap=cap,
+            batch__size=size,
+            batch__token_budget=budget,
+        ),
+        st.sampled_from(["arrival", "priority"]),
+        st.sampled_from(["none", "hash"]),
+        st.sampled_from(["known", "limit"]),
+        st.booleans(),
+        st.sampled_from([0, 3]),
+        st.integers(1, 6),
+        st.sampled_from([3, 8, 40]),
+        st.sampled_from([0, 0.2]),
+    ),
+    st.builds(
+        lambda size, wait, budget, prefix: policy_spec(
+            "static",
+            batch__size=size,
+            batch__max_wait_ms=wait,
+            batch__token_budget=budget,
+            cache__block_size=4,
+            cache__prefix=prefix,
+        ),
+        st.integers(1, 5),
+        st.sampled_from([0, 3, 50]),
+        st.sampled_from([8, 40]),
+        st.sampled_from(["none", "hash"]),
+    ),
+)
+REQUESTS = st.lists(
+    st.tuples(
+        st.integers(0, 30),  # gap, ms
+        st.integers(1, 30),  # prompt
+        st.integers(1, 25),  # output
+        st.integers(0, 8),  # limit above the output
+        st.integers(0, 2),  # priority
+        st.integers(0, 3),  # shared blocks
+        st.booleans(),  # waits for an earlier request
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+def build(rows, scale):
+    at, requests = 0.0, []
+    for index, (gap, prompt, output, above, priority, shared, dependent) in enumerate(rows):
+        at += gap * scale
+        changes = {"output_limit": output + above, "priority": priority, "prefix_blocks": tuple(range(shared))}
+        if dependent and index:
+            requests.append(request(index, prompt, output, at_ms=gap, after=index // 2, **changes))
+        else:
+            requests.append(request(index, prompt, output, at_ms=at, **changes))
+    return requests
+
+
+@settings(max_examples=150, deadline=None)
+@given(spec=SPECS, rows=REQUESTS, blocks=st.integers(6, 40), scale=st.sampled_from([0, 0.1, 1]))
+def test_fast_forward_changes_nothing(spec, rows, blocks, scale):
+    requests, capacity = build(rows, scale), Capacity(blocks, 60)
+    expected_steps, expected_rows = plain(spec, requests, capacity)
+    steps, actual_rows, report = fused(spec, requests, capacity)
+    assert steps == expected_steps
+    assert actual_rows == expected_rows
+    assert report.requests == len(requests)
+
+
+def test_most_steps_are_repeated_not_planned():
+    """One request of 400 tokens: its first step, a planned decode, and at its last token one more; the rest repeats."""
+    _, rows, report = fused(policy_spec("vllm_v1"), [request(0, 10, 400)], Capacity(100, 1000))
+    assert rows[0][8] == 400
+    assert (report.steps, report.planned) == (400, 2)
+
+
+def test_a_backlog_is_read_only_as_the_queue_runs_low():
+    """2,000 requests at once with two slots: the stream is never more than the queue's reserve ahead."""
+    taken = 0
+
+    def stream():
+        nonlocal taken
+        for index in range(2000):
+            taken += 1
+            yield request(index, 5, 5)
+
+    ahead = []
+    done = 0
+
+    def sink(row):
+        nonlocal done
+        done += 1
+        ahead.append(taken - done)
+
+    policy = build_policy(policy_spec("vllm_v1", batch__size=2), Capacity(100, 1000))
+    report = FastForward(policy, StepCost(TARGET), sink).run(stream())
+    assert report.requests == done == 2000
+    assert max(ahead) < 100
