@@ -22,7 +22,7 @@ from installer.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
 FLAVOURS = ("cpu", "cuda")
-SIZES = {"cpu": "about 1.5 GB", "cuda": "about 8 GB"}
+SIZES = {"cpu": "about 1.5 GB", "cuda": "about 5.5 GB"}
 
 
 @dataclass(frozen=True)
