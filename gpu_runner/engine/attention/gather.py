@@ -17,8 +17,9 @@ class GatherAttention:
     def __init__(self, shape: PoolShape, dtype: torch.dtype, device: torch.device) -> None:
         self._shape = shape
         page = (shape.blocks, shape.block_size, shape.kv_heads, shape.head_dim)
-        self._keys = [torch.zeros(page, dtype=dtype, device=device) for _ in range(shape.layers)]
-        self._values = [torch.zeros(page, dtype=dtype, device=device) for _ in range(shape.layers)]
+        # Written to, not only asked for as zeros: else the memory would be found at the first steps.
+        self._keys = [torch.empty(page, dtype=dtype, device=device).zero_() for _ in range(shape.layers)]
+        self._values = [torch.empty(page, dtype=dtype, device=device).zero_() for _ in range(shape.layers)]
         self._scale = 1 / math.sqrt(shape.head_dim)
 
     @property

@@ -1,0 +1,175 @@
+"""``python -m gpu_runner.calibrate JOB.json`` (see `scheduler_core.spec.job`), or with options, for use by hand."""
+
+import argparse
+import hashlib
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from gpu_runner.calibrate.profile import Stopped, calibrate, write_profile
+from gpu_runner.engine.settings import DEVICES, DTYPES, EngineSettings
+from scheduler_core.spec.job import (
+    ArtifactMessage,
+    CalibrationJob,
+    Message,
+    ProgressMessage,
+    ResultMessage,
+    StateMessage,
+)
+from scheduler_core.spec.parse import parse
+from scheduler_core.spec.target import Profile
+from scheduler_core.types.errors import HeadwayError, InputError
+
+_QUICK_S = 8.0
+_PROPER_S = 40.0
+_REPORT_EVERY_S = 0.5
+_log = logging.getLogger(__name__)
+
+
+class _StopFlag:
+    """Set by SIGTERM and SIGINT, and true once the wall limit has passed."""
+
+    def __init__(self, limit_s: float = float("inf")) -> None:
+        self._asked = False
+        self._ends_at = time.monotonic() + limit_s
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+
+    def __call__(self) -> bool:
+        return self._asked or time.monotonic() > self._ends_at
+
+
+class _Reporter:
+    """Turns shares into progress messages, a few a second at most."""
+
+    def __init__(self, emit: Callable[[Message], None], seconds: float) -> None:
+        self._emit = emit
+        self._seconds = seconds
+        self._last = 0.0
+
+    def __call__(self, share: float) -> None:
+        now = time.monotonic()
+        if share < 1 and now - self._last < _REPORT_EVERY_S:
+            return
+        self._last = now
+        self._emit(ProgressMessage(done=round(share * 100), total=100, eta_s=round((1 - share) * self._seconds, 1)))
+
+
+def emit(message: Message) -> None:
+    """One line of JSON on standard output, at once."""
+    sys.stdout.write(message.model_dump_json() + "\n")
+    sys.stdout.flush()
+
+
+def run_job(path: Path) -> int:
+    """Do the calibration that the job file describes; 0 when it succeeded."""
+    try:
+        job = parse(CalibrationJob, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, InputError) as error:
+        emit(ResultMessage(outcome="failed", reason=f"the job file cannot be used: {error}"))
+        return 1
+    seconds = _QUICK_S if job.quick else _PROPER_S
+    target = job.target
+    settings = EngineSettings(
+        model=target.model,
+        device=target.device,
+        dtype=target.dtype,
+        threads=target.threads,
+        kv_blocks=target.kv_blocks,
+        weight_seed=target.weight_seed,
+    )
+    out = Path(job.workdir) / "profile.json"
+    result = _attempt(emit, settings, (job.name, seconds), out, _StopFlag(job.wall_limit_s))
+    emit(result)
+    return 0 if result.outcome == "succeeded" else 1
+
+
+def _attempt(
+    say: Callable[[Message], None], settings: EngineSettings, what: tuple[str, float], out: Path, stop: _StopFlag
+) -> ResultMessage:
+    """Calibrate for ``what``, a name and a number of seconds; every error becomes the result's reason."""
+    name, seconds = what
+    say(StateMessage(state="starting"))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        say(StateMessage(state="running"))
+        profile = calibrate(settings, seconds=seconds, name=name, progress=_Reporter(say, seconds), stop=stop)
+        say(StateMessage(state="finalising"))
+        write_profile(profile, out)
+    except Stopped as stopped:
+        return ResultMessage(outcome="cancelled", reason=str(stopped))
+    except HeadwayError as error:
+        return ResultMessage(outcome="failed", reason=str(error))
+    except OSError as error:
+        return ResultMessage(outcome="failed", reason=f"{out} cannot be written: {error.strerror}")
+    except Exception as error:  # the process boundary: a fault must become a reason, never a silent death
+        _log.exception("calibration %s failed", name)
+        return ResultMessage(outcome="failed", reason=f"internal fault: {type(error).__name__}: {error}")
+    data = out.read_bytes()
+    say(ArtifactMessage(name=out.name, file=str(out), bytes=len(data), sha256=hashlib.sha256(data).hexdigest()))
+    return ResultMessage(outcome="succeeded", reason=_sentence(profile))
+
+
+def _sentence(profile: Profile) -> str:
+    return (
+        f"{profile.steps_measured} steps measured; steps left out of the fit are predicted to "
+        f"{profile.held_out_error_share:.1%} on average"
+    )
+
+
+def _arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m gpu_runner.calibrate", description=__doc__)
+    parser.add_argument("job", nargs="?", type=Path, help="a calibration job file; the options are then not read")
+    parser.add_argument("--model", default="demo-s", help="built-in shape or local Hugging Face folder")
+    parser.add_argument("--device", default="auto", choices=DEVICES)
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
+    parser.add_argument("--threads", type=int, default=None, help="CPU threads; absent: all cores")
+    parser.add_argument("--block-size", type=int, default=16)
+    parser.add_argument("--kv-blocks", type=int, default=512)
+    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--name", default="calibrated", help="name of the profile")
+    parser.add_argument("--out", type=Path, default=Path("profile.json"))
+    parser.add_argument("--json", action="store_true", help="print progress and result as JSON lines")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """0 when a profile was written, 1 when not."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    options = _arguments(arguments)
+    if options.job is not None:
+        return run_job(options.job)
+    settings = EngineSettings(
+        model=options.model,
+        device=options.device,
+        dtype=options.dtype,
+        threads=options.threads,
+        kv_blocks=options.kv_blocks,
+        block_size=options.block_size,
+    )
+    say = emit if options.json else _say
+    result = _attempt(say, settings, (options.name, options.seconds), options.out, _StopFlag())
+    say(result)
+    return 0 if result.outcome == "succeeded" else 1
+
+
+def _say(message: Message) -> None:
+    """The messages for a person."""
+    if isinstance(message, ProgressMessage):
+        print(f"{message.done:3d} %", file=sys.stderr)
+    elif isinstance(message, ResultMessage):
+        print(f"{message.outcome}: {message.reason}", file=sys.stderr)
+    elif isinstance(message, ArtifactMessage):
+        print(message.file)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,56 @@
+"""Which steps to measure: a grid over decode batch and context, prompt lengths, and mixes of both."""
+
+from dataclasses import dataclass
+
+_BATCHES = (1, 64, 8, 24, 4, 96, 2, 48, 16, 128)
+_CONTEXTS = (256, 32, 1024, 512, 128, 2048, 3072)
+_PROMPTS = (128, 512, 32, 1024, 256, 8, 2048, 64)
+_CHUNKS = ((256, 256), (768, 128), (1536, 512), (384, 64))
+_MIXES = ((8, 256, 128), (32, 256, 256), (16, 512, 512), (48, 128, 64), (4, 1024, 1024))
+_DECODE_STEPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A step to measure: ``batch`` requests decode at about ``context`` while ``chunk`` prompt tokens are computed.
+
+    The chunk starts at position ``history``. A point is measured ``steps`` times in a row.
+    """
+
+    batch: int = 0
+    context: int = 0
+    chunk: int = 0
+    history: int = 0
+    steps: int = 1
+
+    def blocks(self, block_size: int) -> int:
+        """KV blocks that its requests hold."""
+        per_decode = -(-(self.context + self.steps + 1) // block_size)
+        return self.batch * per_decode + -(-(self.history + self.chunk) // block_size)
+
+    @property
+    def longest(self) -> int:
+        """Positions of its longest request."""
+        return max(self.context + self.steps + 1, self.history + self.chunk)
+
+
+def points(*, kv_blocks: int, block_size: int, model_length: int) -> list[Point]:
+    """Every point that fits the pool, most telling first: whoever has little time measures a beginning of the list."""
+    decodes = [
+        Point(batch=batch, context=context, steps=_DECODE_STEPS)
+        for rank in range(len(_BATCHES) + len(_CONTEXTS))
+        for place, context in enumerate(_CONTEXTS)
+        if 0 <= (at := rank - place) < len(_BATCHES)
+        for batch in (_BATCHES[at],)
+    ]
+    prompts = [Point(chunk=length) for length in _PROMPTS]
+    prompts += [Point(chunk=length, history=history) for history, length in _CHUNKS]
+    mixes = [Point(batch=batch, context=context, chunk=chunk) for batch, context, chunk in _MIXES]
+    woven = _weave(decodes, prompts, mixes)
+    return [p for p in woven if p.blocks(block_size) <= kv_blocks and p.longest <= model_length]
+
+
+def _weave(*lists: list[Point]) -> list[Point]:
+    """The lists merged so that each is spread evenly over the whole."""
+    placed = [((index + 0.5) / len(items), item) for items in lists for index, item in enumerate(items)]
+    return [item for _share, item in sorted(placed, key=lambda pair: pair[0])]
