@@ -84,7 +84,7 @@ function showOverlay() {
   board.add(overlay, spec, () => ({
     lines,
     from: 0,
-    to: Math.max(1, ...lines.map((line) => line.t.at(-1) ?? 0)),
+    to: Math.max(1, ...lines.map((line) => line.points.at(-1)?.x ?? 0)),
   }));
 
   async function series(run) {
@@ -106,9 +106,7 @@ function showOverlay() {
     lines = chosen.map((run, place) => ({
       label: run.arm,
       colour: (run.place % 6) + 1,
-      factor: line.factor,
-      t: data[place].t_s,
-      v: data[place].series[key.value] ?? [],
+      points: pointsOf(data[place], key.value, line.factor),
     }));
     const total = data.reduce((sum, item) => sum + item.n, 0);
     const reduced = data.some((item) => item.bucketed);
@@ -121,4 +119,9 @@ function showOverlay() {
   repeat.addEventListener("change", show);
   key.addEventListener("change", show);
   show();
+}
+
+function pointsOf(data, key, factor) {
+  const values = data.series[key] ?? [];
+  return data.t_s.map((x, index) => ({ x, y: values[index] === null || values[index] === undefined ? NaN : values[index] * factor }));
 }

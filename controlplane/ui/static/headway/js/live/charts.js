@@ -99,7 +99,7 @@ const crosshair = {
 class ChartView {
   visible = true;
 
-  // `source()` gives {lines: [{label, colour, dashed, t, v, factor}], from, to}.
+  // `source()` gives {lines: [{label, colour, dashed, points: [{x, y}]}], from, to}.
   constructor(root, spec, source, onCross) {
     this.root = root;
     this.spec = spec;
@@ -165,18 +165,13 @@ class ChartView {
     if (!this.table.hidden) this.#fill();
   }
 
+  // The page's own array of points is handed over anew each time.
   #dataset(line, place) {
     const stroke = this.colours[(line.colour - 1) % 6];
-    const stacked = Boolean(this.spec.stacked);
-    return {
-      label: line.label,
-      data: line.t.map((at, index) => ({ x: at, y: line.v[index] === null ? NaN : line.v[index] * line.factor })),
-      borderColor: stroke,
-      backgroundColor: stacked ? stroke.replace("rgb(", "rgba(").replace(")", " / 28%)").replaceAll(", ", " ").replace("rgba", "rgb") : stroke,
-      borderDash: line.dashed ? [5, 4] : [],
-      fill: stacked ? (place === 0 ? "origin" : "-1") : false,
-      stepped: false,
-    };
+    const dataset = { label: line.label, data: line.points, borderColor: stroke, borderDash: line.dashed ? [5, 4] : [] };
+    if (!this.spec.stacked) return dataset;
+    const tint = stroke.replaceAll(", ", " ").replace(")", " / 28%)");
+    return { ...dataset, backgroundColor: tint, fill: place === 0 ? "origin" : "-1" };
   }
 
   cross(x) {
@@ -188,17 +183,14 @@ class ChartView {
   // The legend with values at the crosshair, or the newest; the same in words for the canvas.
   #read() {
     const at = this.chart.crossAt ?? null;
-    const values = this.lines.map((line) => {
-      const index = at === null ? line.v.length - 1 : nearest(line.t, at);
-      const value = index < 0 ? null : line.v[index];
-      return value === null || value === undefined ? null : value * line.factor;
-    });
+    const values = this.lines.map(({ points }) => points[at === null ? points.length - 1 : nearest(points, at)]?.y);
     if (this.legend.childElementCount !== this.lines.length) this.#makeLegend();
     [...this.legend.children].forEach((item, place) => {
       item.querySelector("b").textContent = number(values[place]);
     });
     const words = this.lines.map((line, place) => `${line.label} ${number(values[place])}`).join(", ");
-    const when = this.lines[0]?.t.length ? `at ${clock(this.lines[0].t.at(-1))}` : "no samples yet";
+    const newest = this.lines[0]?.points.at(-1);
+    const when = newest ? `at ${clock(newest.x)}` : "no samples yet";
     this.canvas.setAttribute("aria-label", `${this.spec.title}, ${this.spec.unit}: ${words}, ${when}`);
   }
 
@@ -233,7 +225,7 @@ class ChartView {
 
   // The newest samples, the newest first.
   #fill() {
-    const times = this.lines[0]?.t ?? [];
+    const first = this.lines[0]?.points ?? [];
     const table = document.createElement("table");
     const head = table.createTHead().insertRow();
     for (const text of ["Time", ...this.lines.map((line) => `${line.label} (${this.spec.unit})`)]) {
@@ -244,28 +236,28 @@ class ChartView {
       head.append(cell);
     }
     const body = table.createTBody();
-    for (let index = times.length - 1; index >= Math.max(0, times.length - TABLE_ROWS); index -= 1) {
+    for (let index = first.length - 1; index >= Math.max(0, first.length - TABLE_ROWS); index -= 1) {
       const row = body.insertRow();
-      row.insertCell().textContent = clock(times[index]);
+      row.insertCell().textContent = clock(first[index].x);
       for (const line of this.lines) {
         const cell = row.insertCell();
         cell.className = "num";
-        cell.textContent = number(line.v[index] === null || line.v[index] === undefined ? null : line.v[index] * line.factor);
+        cell.textContent = number(line.points[index]?.y);
       }
     }
     this.table.replaceChildren(table);
   }
 }
 
-// Index of the time nearest to `x` in a rising list; -1 for an empty one.
-function nearest(times, x) {
-  if (!times.length) return -1;
+// Index of the point nearest to `x`, points rising in x; -1 when there is none.
+function nearest(points, x) {
+  if (!points.length) return -1;
   let low = 0;
-  let high = times.length - 1;
+  let high = points.length - 1;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (times[middle] < x) low = middle + 1;
+    if (points[middle].x < x) low = middle + 1;
     else high = middle;
   }
-  return low > 0 && x - times[low - 1] < times[low] - x ? low - 1 : low;
+  return low > 0 && x - points[low - 1].x < points[low].x - x ? low - 1 : low;
 }

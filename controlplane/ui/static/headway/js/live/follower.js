@@ -5,7 +5,8 @@ import { ChartBoard } from "./charts.js";
 import { SampleLog } from "./samples.js";
 
 const STALE_AFTER_S = 5;
-const REDUCE_ABOVE = 4_000; // a longer beginning is fetched reduced to the width of the screen
+const REDUCE_ABOVE = 4_000; // samples; a longer beginning is fetched reduced to the width of the screen
+const MOST_POINTS = 6_000; // when a line has more, its beginning is fetched again, reduced
 
 export class RunFollower {
   status = null;
@@ -13,13 +14,14 @@ export class RunFollower {
   #catching = true;
   #run = null;
   #paused = false;
+  #shortening = false;
 
   // `onStatus(status)` is told of every message's run status.
   constructor(connection, root, onStatus) {
     this.connection = connection;
     this.onStatus = onStatus;
     this.specs = JSON.parse(document.getElementById("chart-specs").textContent);
-    this.log = new SampleLog(this.specs.flatMap((spec) => spec.lines.map((line) => line.key)));
+    this.log = new SampleLog(new Map(this.specs.flatMap((spec) => spec.lines.map((line) => [line.key, line.factor]))));
     this.board = new ChartBoard();
     for (const spec of this.specs) {
       const box = root.querySelector(`[data-chart="${spec.id}"]`);
@@ -57,12 +59,20 @@ export class RunFollower {
   // A long beginning comes reduced; what follows its last number then comes raw.
   async #begin(run) {
     try {
-      const response = await fetch(`/live/runs/${run}/series/?width=${Math.min(2000, innerWidth)}`);
+      const response = await fetch(`/live/runs/${run}/series/?width=${Math.min(1500, innerWidth)}`);
       const series = response.ok ? await response.json() : null;
-      if (series && series.n > REDUCE_ABOVE && this.#run === run) this.log.seed(series.attempt, series);
+      if (series && series.n > REDUCE_ABOVE && this.#run === run) this.log.seed(series);
     } catch {
       // Without it everything comes raw.
     }
+  }
+
+  async #shorten() {
+    if (this.#shortening) return;
+    this.#shortening = true;
+    await this.#begin(this.#run);
+    this.#shortening = false;
+    this.connection.resume(this.#run);
   }
 
   #receive(message) {
@@ -76,17 +86,15 @@ export class RunFollower {
     this.#catching = message.catching_up;
     this.status = message.status;
     this.onStatus(message.status);
+    if (this.log.length > MOST_POINTS) this.#shorten();
     this.#show();
     this.board.draw();
   }
 
   #lines(spec) {
-    const { t, columns } = this.log;
-    return {
-      lines: spec.lines.map((line) => ({ ...line, t, v: columns.get(line.key) })),
-      from: t[0] ?? 0,
-      to: Math.max(t.at(-1) ?? 1, (t[0] ?? 0) + 1),
-    };
+    const { points, start, end } = this.log;
+    const lines = spec.lines.map((line) => ({ ...line, points: points.get(line.key) }));
+    return { lines, from: start, to: Math.max(end, start + 1) };
   }
 
   #pause(button) {

@@ -1,37 +1,48 @@
-// The samples of one attempt, in columns, each exactly once and without gaps in their numbers.
-
-const MOST = 12_000; // shown at most; older ones stay on the server
+// The samples of one attempt as points ready to draw, each sample exactly once and without gaps in their numbers.
 
 export class SampleLog {
   attempt = null;
   last = 0; // number of the newest sample held
-  count = 0; // received since the start
-  t = [];
-  columns = new Map();
-  reduced = 0; // raw samples behind the reduced beginning, 0 when everything is raw
+  count = 0; // samples received or stood for
+  reduced = 0; // raw samples behind a reduced beginning, 0 when everything is raw
+  #factors; // key of a sample -> factor from its unit to the chart's
 
-  constructor(keys) {
-    for (const key of keys) this.columns.set(key, []);
+  constructor(factors) {
+    this.#factors = factors;
+    this.points = new Map([...factors.keys()].map((key) => [key, []]));
+  }
+
+  get length() {
+    return this.points.values().next().value.length;
+  }
+
+  get start() {
+    return this.points.values().next().value[0]?.x ?? 0;
+  }
+
+  get end() {
+    return this.points.values().next().value.at(-1)?.x ?? 0;
   }
 
   clear(attempt) {
     this.attempt = attempt;
     this.last = this.count = this.reduced = 0;
-    this.t.length = 0;
-    for (const column of this.columns.values()) column.length = 0;
+    for (const points of this.points.values()) points.length = 0;
   }
 
   // A beginning reduced by the server: minimum and maximum for each pixel, up to sample number `last_seq`.
-  seed(attempt, series) {
-    this.clear(attempt);
-    this.t.push(...series.t_s);
-    for (const [key, column] of this.columns) column.push(...(series.series[key] ?? []));
+  seed(series) {
+    this.clear(series.attempt);
+    for (const [key, points] of this.points) {
+      const values = series.series[key] ?? [];
+      series.t_s.forEach((at, index) => points.push(this.#point(key, at, values[index])));
+    }
     this.last = series.last_seq;
     this.count = series.n;
     this.reduced = series.bucketed ? series.n : 0;
   }
 
-  // Take a message. Returns "gap" when samples between ours and the first of it are missing: ask again then.
+  // Take a message. Answers "gap" when samples between ours and its first are missing: ask again then.
   take(message) {
     if (message.attempt !== this.attempt) {
       if (message.mode !== "snapshot") return "gap";
@@ -42,17 +53,13 @@ export class SampleLog {
       if (sample.seq !== this.last + 1) return "gap";
       this.last = sample.seq;
       this.count += 1;
-      this.t.push(sample.t_s);
-      for (const [key, column] of this.columns) column.push(sample[key] ?? null);
+      for (const [key, points] of this.points) points.push(this.#point(key, sample.t_s, sample[key]));
     }
-    this.#trim();
     return "ok";
   }
 
-  #trim() {
-    const extra = this.t.length - MOST;
-    if (extra <= 0) return;
-    this.t.splice(0, extra);
-    for (const column of this.columns.values()) column.splice(0, extra);
+  // What is absent is a gap in the line, never a zero.
+  #point(key, x, value) {
+    return { x, y: value === null || value === undefined ? NaN : value * this.#factors.get(key) };
   }
 }
