@@ -128,6 +128,7 @@ NAMED = {
             "s",
             attribution="BurstGPT (KDD 2025), github.com/HPMLL/BurstGPT, CC-BY 4.0",
         ),
+        # Its pd_ratio is prefill / decode in one public file and decode / prefill in another: never read.
         Layout("vidur", "csv", _VIDUR, "s", attribution="Vidur trace form, github.com/microsoft/vidur, MIT"),
         Layout(
             "splitwise",

@@ -12,6 +12,7 @@ from scheduler_core.workload.traces.data import Blocks, Labels, TraceData, same_
 from scheduler_core.workload.traces.layouts import Layout, choose
 from scheduler_core.workload.traces.lines import Lines, opened
 from scheduler_core.workload.traces.records import Records
+from scheduler_core.workload.traces.values import show
 
 Source = str | Path | BinaryIO
 """A path, or a binary file object (read from its start when it can seek)."""
@@ -31,10 +32,11 @@ def read_trace(source: Source, trace: Trace) -> TraceData:
         for line, values in records:
             rows.add(line, values)
         rows.check()
-    return _assemble(rows, layout, trace, lines)
+    unread = [name for name in records.columns if name not in layout.required()]
+    return _assemble(rows, layout, trace, lines, unread)
 
 
-def _assemble(rows: Collector, layout: Layout, trace: Trace, lines: Lines) -> TraceData:
+def _assemble(rows: Collector, layout: Layout, trace: Trace, lines: Lines, unread: list[str]) -> TraceData:
     order, late = _time_order(rows.arrivals)
     arrivals = _taken(rows.arrivals, order)
     first = arrivals[0]
@@ -63,7 +65,7 @@ def _assemble(rows: Collector, layout: Layout, trace: Trace, lines: Lines) -> Tr
         out_of_order_rows=late,
         same_instant_groups=groups,
         same_instant_rows=grouped,
-        rules=tuple(_rules(layout, trace, late=late, zero=rows.zero_output_rows)),
+        rules=tuple(_rules(rows, layout, trace, late=late, unread=unread)),
         attribution=layout.attribution,
     )
 
@@ -105,7 +107,7 @@ def _blocks(rows: Collector, order: list[int] | None) -> Blocks:
     return Blocks(ids, starts)
 
 
-def _rules(layout: Layout, trace: Trace, *, late: int, zero: int) -> list[str]:
+def _rules(rows: Collector, layout: Layout, trace: Trace, *, late: int, unread: list[str]) -> list[str]:
     """What was applied in reading, in words."""
     rules = [layout.unit_words]
     if not layout.timed:
@@ -115,13 +117,14 @@ def _rules(layout: Layout, trace: Trace, *, late: int, zero: int) -> list[str]:
     if layout.timed:
         kept = "rows with one time are kept together"
         rules.append(kept if trace.same_instant == "keep" else "rows with one time are spread evenly to the next time")
-    if zero:
+    if rows.zero_output_rows:
         done = "left out" if trace.zero_output == "drop" else "given one output token, unless the prompt is empty too"
-        rules.append(f"{zero} rows without output tokens (failed calls) are {done}")
+        rules.append(f"{rows.zero_output_rows} rows without output tokens (failed calls) are {done}")
     if late:
         rules.append(f"{late} rows were earlier than the row above them: all rows are sorted by time")
     if layout.chat is not None:
         rules.append("turns of a conversation are replayed at their recorded times")
-    if layout.name == "vidur":
-        rules.append("pd_ratio and num_total_tokens are not read: files disagree on their meaning")
+    if unread:
+        more = f" and {len(unread) - 12} more" if len(unread) > 12 else ""
+        rules.append(f"columns not read: {', '.join(map(show, unread[:12]))}{more}")
     return rules

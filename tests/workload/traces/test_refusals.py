@@ -183,7 +183,7 @@ def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     assert data is None or (len(data) >= 1 and data.prompts[0] >= 1)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(ROWS)
 def test_any_json_rows_are_read_or_refused(rows: list[dict[str, Any]]) -> None:
     """Whatever is accepted is a plan's worth of whole, positive, ordered numbers."""
