@@ -69,6 +69,7 @@ def simulate(policy: PolicySpec, requests: Sequence[PlannedRequest], machine: Ma
         executor=SimulatedExecutor(profile=machine.profile),
         sink=finishes,
         stop=lambda: False,
+        law_interval=4096,
     )
     driver.run()
     return finishes.at_s

@@ -63,6 +63,30 @@ def show(experiment: ExperimentId, *, as_data: Json = False, url: Url = None, to
         print_end(found, as_data=False)
 
 
+def next_step(
+    experiment: ExperimentId,
+    number: Annotated[int, typer.Option("--number", min=1, help="Which of the offered experiments.")] = 1,
+    url: Url = None,
+    token: Token = None,
+) -> None:
+    """Print the next experiment that a verdict offers, as a file to submit: headway next ID > next.yaml."""
+    import yaml
+
+    from headway.client import Client
+    from headway.config import connection
+    from scheduler_core.types.errors import InputError, Problem
+
+    with Client(connection(url=url, token=token)) as client:
+        found = client.get(f"/experiments/{experiment}")
+    comparisons = (found["verdict"] or {"comparisons": []})["comparisons"]
+    offered = [step for comparison in comparisons for step in comparison["next_steps"] if step["experiment"]]
+    if len(offered) < number:
+        raise InputError([Problem(experiment, f"its verdict offers {len(offered)} next experiments")])
+    chosen = offered[number - 1]
+    say(f"{chosen['title']}: {chosen['because']}")
+    print(yaml.safe_dump(chosen["experiment"], sort_keys=False, allow_unicode=True), end="")
+
+
 def export(
     experiment: ExperimentId,
     folder: Annotated[Path | None, typer.Option("--to", help="New folder; absent: named after the experiment.")] = None,

@@ -77,6 +77,11 @@ def written(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def profile() -> Profile:
     """A slow machine: 4 ms a step, 0.1 ms a prompt token, 1 ms a decoding request."""
+    return slow_profile()
+
+
+def slow_profile() -> Profile:
+    """As the fixture ``profile``, for tests that share what was made from it."""
     return Profile(
         name="slow",
         model="demo-s",
