@@ -7,8 +7,8 @@ from typing import Any
 
 from controlplane.ui import readings
 
-WIDTH, HEIGHT = 600, 150
-LEFT, RIGHT, TOP, BOTTOM = 44, 8, 10, 22
+WIDTH, HEIGHT = 380, 140
+LEFT, RIGHT, TOP, BOTTOM = 40, 8, 10, 22
 
 
 @dataclass(frozen=True)

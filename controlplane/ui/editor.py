@@ -106,6 +106,14 @@ def dump(data: dict[str, Any]) -> str:
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100) if data else ""
 
 
+def without_empty(value: Any) -> Any:
+    """A value without what is not set, for reading."""
+    if isinstance(value, dict):
+        kept = {key: without_empty(item) for key, item in value.items() if item is not None}
+        return {key: item for key, item in kept.items() if item != {}}
+    return value
+
+
 def _without_place(check: Check, data: dict[str, Any]) -> list[Problem]:
     """What a form could not show and would drop: unknown keys, and parts that are not what they should be."""
     try:

@@ -35,11 +35,15 @@ _WORDS = {
     "slo": "SLO",
 }
 
+_TITLES = {"throughput_tokens_per_s": "Throughput", "throughput_requests_per_s": "Request throughput"}
+
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 
 def metric_title(name: str) -> str:
     """Name of a metric without its unit: ``ttft_p95_ms`` reads "TTFT p95"."""
+    if name in _TITLES:
+        return _TITLES[name]
     for suffix, kept, _ in _UNITS:
         if name.endswith(suffix):
             name = name.removesuffix(suffix) + kept

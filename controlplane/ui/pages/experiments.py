@@ -20,7 +20,7 @@ from controlplane.runs.models import Run
 from controlplane.ui.acting import REFUSALS, act
 from controlplane.ui.charts import chart_data
 from controlplane.ui.drawing import arrival_curve, dot_plot
-from controlplane.ui.editor import Editor, dump, posted, refuse
+from controlplane.ui.editor import Editor, dump, posted, refuse, without_empty
 from controlplane.ui.listing import Filter, equals, listing
 from controlplane.ui.setting import experiment_setting
 from controlplane.ui.verdicts import comparisons, next_step
@@ -163,7 +163,7 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
     allowed = may_change(request.user, experiment)
     context = {
         "experiment": experiment,
-        "arms": [{"arm": arm, "yaml": dump(_given(arm.policy))} for arm in arms],
+        "arms": [{"arm": arm, "yaml": dump(without_empty(arm.policy))} for arm in arms],
         "matrix": _matrix(arms, runs),
         "repeats": sorted({run.arm_run.repeat for run in runs}),
         "message": experiment_message(request.user, experiment_id),
@@ -177,15 +177,6 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
         "overlay": _overlay(arms, runs),
     }
     return render(request, "experiments/detail.html", context)
-
-
-def _given(policy: dict[str, Any]) -> dict[str, Any]:
-    """A resolved policy without empty settings."""
-    sections = {
-        name: {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
-        for name, value in policy.items()
-    }
-    return {name: value for name, value in sections.items() if value not in ({}, None)}
 
 
 def _matrix(arms: list[Any], runs: list[Run]) -> list[dict[str, Any]]:

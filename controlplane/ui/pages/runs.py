@@ -16,7 +16,7 @@ from controlplane.runs.lifecycle import LEASED_STATES, TERMINAL_STATES, WAITING_
 from controlplane.runs.models import Run
 from controlplane.ui.acting import act
 from controlplane.ui.charts import chart_data
-from controlplane.ui.editor import dump
+from controlplane.ui.editor import dump, without_empty
 from controlplane.ui.listing import Filter, equals, listing
 from controlplane.ui.readings import metric_title
 
@@ -82,7 +82,7 @@ def detail(request: HttpRequest, run_id: str) -> HttpResponse:
         "artifacts": artifacts,
         "segments": segments,
         "segment_bytes": sum(item.bytes for item in segments),
-        "inputs": dump(run.job),
+        "inputs": dump(without_empty(run.job)),
         "charts": chart_data(),
         "headlines": HEADLINES,
         **_summary(run),

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from controlplane.ui.readings import metric_title
-from controlplane.ui.specform.nodes import CHOICE, VARIANT, Choice, Group, Items, Leaf, Node, Row, Variant
+from controlplane.ui.specform.nodes import CHOICE, SWITCH, VARIANT, Choice, Group, Items, Leaf, Node, Row, Variant
 from controlplane.ui.specform.shapes import Choices, Shape, label_of, layout_of, shape_of, summary_of
 from scheduler_core.policies.manifests import Manifest
 from scheduler_core.spec.policy import SECTIONS, PolicySpec
@@ -64,8 +64,10 @@ def _nearest(tree: Node, where: str) -> Node:
         inside = node.path == "" or where == node.path or where.startswith(node.path + ".")
         if inside and (len(node.path) > len(best.path) or (isinstance(node, Leaf) and node.path == where)):
             best = node
-    if isinstance(best, Group) and where.startswith(best.path):
-        best.more_open = best.more_open or any(where.startswith(node.path) for node in best.more)
+    for node in node_paths(tree):
+        if isinstance(node, Group) and best in node_paths(node):
+            node.folded = False
+            node.more_open = node.more_open or any(best in node_paths(child) for child in node.more)
     return best
 
 
@@ -88,7 +90,7 @@ class _Builder:
             Variant("use", "A saved version", "", [leaf]),
             Variant("inline", "Written here", "", [inline]),
         ]
-        return Choice(name, path, selected="use" if uses else "inline", variants=variants)
+        return Choice(name, path, question="From", selected="use" if uses else "inline", variants=variants)
 
     def _plain(self, model: type[BaseModel], name: str, path: str, data: Data) -> Node:
         layout = layout_of(model)
@@ -154,12 +156,23 @@ class _Builder:
             self._section = field_name
             node = self.model(shape.model, here, where, value if isinstance(value, Mapping) else {})
             node.label, node.help = label, info.description or node.help
-            return node
+            if model is PolicySpec and path and isinstance(node, Group):
+                node.folded = not value
+            in_variants = any(field_name in names for names in layout_of(model).variants.values())
+            return self._switch(node, on=value is not None) if shape.optional and not in_variants else node
         if shape.kind in ("items", "pairs"):
             return self._items(shape, here, where, label, info, value)
         leaf = self._leaf(model, field_name, shape, info, value)
         leaf.name, leaf.path, leaf.label, leaf.unit = here, where, label, unit or ("%" if shape.percent else "")
         return leaf
+
+    @staticmethod
+    def _switch(node: Node, *, on: bool) -> Choice:
+        """A part that may be absent as a whole, as a choice between none and its fields."""
+        variants = [Variant("", "none", "", []), Variant("on", "yes", node.help, [node])]
+        switch = Choice(node.name, node.path, question=node.label, selected="on" if on else "", variants=variants)
+        node.label, switch.suffix = "", SWITCH
+        return switch
 
     def _leaf(self, model: type[BaseModel], field_name: str, shape: Shape, info: FieldInfo, value: Any) -> Leaf:
         leaf = Leaf("", "", help=info.description or "", control=shape.kind, required=info.is_required())
@@ -177,6 +190,7 @@ class _Builder:
             leaf.choices = tuple((item, _choice_label(field_name, item)) for item in shape.choices)
         elif shape.kind == "flag":
             leaf.control, leaf.choices = "select", (("true", "yes"), ("false", "no"))
+        leaf.default = dict(leaf.choices).get(leaf.default, leaf.default)
         if leaf.control == "select" and leaf.value and leaf.value not in dict(leaf.choices):
             leaf.choices += ((leaf.value, f"{leaf.value} (unknown)"),)
         return leaf
@@ -223,6 +237,9 @@ def _default_data(info: FieldInfo, shape: Shape) -> Any:
 
 
 def _is_empty(node: Node) -> bool:
+    """Nothing to fill in: a group without fields, or a choice of one that has a default."""
+    if isinstance(node, Leaf):
+        return node.control == "select" and len(node.choices) == 1 and bool(node.default) and not node.errors
     return isinstance(node, Group) and not node.children and not node.more
 
 

@@ -8,6 +8,7 @@ from controlplane.ui.specform.shapes import Choices
 # Last part of a select's name: between variants, and, where saved specs are offered too, between those inside.
 CHOICE = "__choice"
 VARIANT = "__variant"
+SWITCH = "__on"
 KEY = "__key"
 PRESENT = "__items"
 
@@ -45,12 +46,18 @@ class Leaf(Node):
 
 @dataclass
 class Group(Node):
-    """Fields that belong together; ``more`` are shown on demand."""
+    """Fields that belong together; ``more`` are shown on demand, and all of them when it is ``folded``."""
 
     kind: ClassVar[str] = "group"
     children: list[Node] = field(default_factory=list)
     more: list[Node] = field(default_factory=list)
     more_open: bool = False
+    folded: bool = False
+
+    @property
+    def labels(self) -> str:
+        """What is inside, for the line that unfolds it."""
+        return ", ".join(node.label.lower() for node in [*self.children, *self.more])
 
 
 @dataclass
@@ -68,6 +75,7 @@ class Choice(Node):
     """Exactly one of several variants."""
 
     kind: ClassVar[str] = "choice"
+    question: str = "Kind"
     selected: str = ""
     variants: list[Variant] = field(default_factory=list)
     suffix: str = CHOICE

@@ -10,7 +10,7 @@ from django.http import QueryDict
 from pydantic import BaseModel
 
 from controlplane.ui.specform.building import Setting
-from controlplane.ui.specform.nodes import CHOICE, KEY, PRESENT, VARIANT
+from controlplane.ui.specform.nodes import CHOICE, KEY, PRESENT, SWITCH, VARIANT
 from controlplane.ui.specform.shapes import Shape, layout_of, shape_of
 from scheduler_core.types.errors import InputError, Problem
 
@@ -25,6 +25,7 @@ def read(model: type[BaseModel], post: QueryDict, setting: Setting, name: str = 
     layout = layout_of(model)
     skipped = set(layout.hidden)
     required: str | None = None
+    in_variants = {item for names in layout.variants.values() for item in names}
     if layout.variants:
         chosen = post.get(_join(name, VARIANT if model in setting.saved else CHOICE), "")
         chosen = chosen if chosen in layout.variants else next(iter(layout.variants))
@@ -34,12 +35,22 @@ def read(model: type[BaseModel], post: QueryDict, setting: Setting, name: str = 
     for field_name, info in model.model_fields.items():
         if field_name in skipped:
             continue
-        value = _value(shape_of(info), post, setting, _join(name, field_name))
-        if value is None and field_name == required and shape_of(info).kind == "model":
+        shape, here = shape_of(info), _join(name, field_name)
+        if shape.optional and field_name not in in_variants:
+            value = _switched(shape, post, setting, here)
+        else:
+            value = _value(shape, post, setting, here)
+        if value is None and field_name == required and shape.kind == "model":
             value = {}
         if value is not None:
             data[field_name] = value
     return data
+
+
+def _switched(shape: Shape, post: QueryDict, setting: Setting, name: str) -> dict[str, Any] | None:
+    """A part that may be absent as a whole: present only when it was switched on."""
+    assert shape.model is not None  # only models are optional in this sense
+    return read(shape.model, post, setting, name) if post.get(f"{name}.{SWITCH}") == "on" else None
 
 
 def _value(shape: Shape, post: QueryDict, setting: Setting, name: str) -> Any:

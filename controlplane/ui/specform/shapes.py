@@ -3,7 +3,7 @@
 import re
 import types
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -18,7 +18,8 @@ Choices = tuple[tuple[str, str], ...]
 class Shape:
     """A field's kind: ``text``, ``number``, ``numbers``, ``flag``, ``select``, ``model``, ``items`` or ``pairs``.
 
-    ``model`` is the class of a model or of the items; ``choices`` the values of a select or the keys of pairs.
+    ``model`` is the class of a model or of the items; ``choices`` the values of a select or the keys of pairs;
+    ``optional`` says that a model may be absent as a whole, which differs from one with nothing but defaults.
     """
 
     kind: str
@@ -26,6 +27,7 @@ class Shape:
     choices: tuple[str, ...] = ()
     keyed: bool = False
     percent: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ def layout_of(model: type[BaseModel]) -> Layout:
 def shape_of(info: FieldInfo) -> Shape:
     """Shape of a field."""
     percent = any(getattr(item, "func", None) is base._fraction for item in info.metadata)
-    return _shape(info.annotation, percent=percent)
+    shape = _shape(info.annotation, percent=percent)
+    absent = shape.kind == "model" and info.default is None and not info.is_required()
+    return replace(shape, optional=True) if absent else shape
 
 
 def _shape(annotation: Any, *, percent: bool = False) -> Shape:

@@ -66,8 +66,15 @@ def state_badge(state: str, size: str = "") -> SafeString:
 @register.simple_tag
 def state_looks() -> dict[str, Any]:
     """Tone, icon and word of each state, for scripts that redraw a badge."""
-    looks = {value: {"tone": _STATES[value][0], "icon": _STATES[value][1], "word": label} for value, label in State.choices}
-    return {"states": looks, "icons": static("headway/icons.svg")}
+    return {
+        "states": _looks(_STATES, State.choices),
+        "statuses": _looks(_STATUSES, Experiment.Status.choices),
+        "icons": static("headway/icons.svg"),
+    }
+
+
+def _looks(looks: dict[str, tuple[str, str]], choices: list[tuple[str, str]]) -> dict[str, dict[str, str]]:
+    return {value: {"tone": looks[value][0], "icon": looks[value][1], "word": label} for value, label in choices}
 
 
 @register.simple_tag

@@ -1,7 +1,7 @@
 // The page of one experiment: the matrix of runs live, charts of the run that is running, or arms over each other.
 
 import { duration } from "./small.js";
-import { stateBadge } from "./live/badge.js";
+import { stateBadge, statusBadge } from "./live/badge.js";
 import { ChartBoard, number } from "./live/charts.js";
 import { LiveConnection } from "./live/connection.js";
 import { RunFollower } from "./live/follower.js";
@@ -30,6 +30,7 @@ function followExperiment(experiment) {
   function show(message) {
     if (message.type !== "experiment") return;
     for (const run of message.runs) drawCell(run);
+    document.querySelector("[data-experiment-status]").replaceChildren(statusBadge(message.status, "large"));
     const bar = document.querySelector("[data-experiment-bar]");
     bar.value = message.done_share;
     document.querySelector("[data-experiment-progress]").textContent =

@@ -7,6 +7,11 @@ export function stateBadge(state, extra = "") {
   return badge(look.tone, look.icon, look.word, extra);
 }
 
+export function statusBadge(status, extra = "") {
+  const look = looks?.statuses[status] ?? { tone: "", icon: "info", word: status };
+  return badge(look.tone, look.icon, look.word, extra);
+}
+
 export function badge(tone, icon, word, extra = "") {
   const element = document.createElement("span");
   element.className = `badge ${tone} ${extra}`;

@@ -160,6 +160,7 @@ class ChartView {
     const { x } = this.chart.options.scales;
     x.min = from;
     x.max = to;
+    this.chart.options.scales.y.max = lidOf(lines);
     this.chart.update("none");
     this.#read();
     if (!this.table.hidden) this.#fill();
@@ -247,6 +248,16 @@ class ChartView {
     }
     this.table.replaceChildren(table);
   }
+}
+
+// A dashed line is a limit. One far above the rest would press the rest flat: the axis then ends above the rest, and
+// the legend alone says where the limit is.
+function lidOf(lines) {
+  if (!lines.some((line) => line.dashed)) return undefined;
+  const top = (dashed) => lines.filter((line) => Boolean(line.dashed) === dashed)
+    .reduce((most, line) => line.points.reduce((so, point) => (point.y > so ? point.y : so), most), 0);
+  const rest = top(false);
+  return rest > 0 && top(true) > 3 * rest ? rest * 1.15 : undefined;
 }
 
 // Index of the point nearest to `x`, points rising in x; -1 when there is none.
