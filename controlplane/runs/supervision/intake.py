@@ -131,8 +131,8 @@ class Intake:
     def _segment(self, message: SegmentMessage) -> None:
         path = inside(self._folder, message.file)
         known: dict[str, Any] = {"number": message.number, "records": message.records, "sha256": message.sha256}
+        # The file stays: at its end the run reads all its segments again to make tables and audit from them.
         self._stored(lambda: store_segment(**self._id, **known, path=path))
-        path.unlink(missing_ok=True)
 
     def _artifact(self, message: ArtifactMessage) -> None:
         path = inside(self._folder, message.file)
