@@ -48,7 +48,7 @@ def finalise(
     tables = folding.close(started, tiers)
     write_requests(folder, tables.requests, metadata)
     if folding.fold.outputs:
-        write_outputs(folder, folding.fold.outputs, _tie_places(folding.fold, tables.requests), metadata)
+        write_outputs(folder, folding.fold.outputs, folding.fold.ties, metadata)
     figures = compute_all(tables)
     audit = folding.audit.report(tables.requests, figures)
     summary = _summary(tables, folding.fold, (arm, repeat), figures, audit)
@@ -99,13 +99,6 @@ class _Folding:
             loads=len(loads),
             device_bytes=None if self.fold.device_bytes == MISSING else self.fold.device_bytes,
         )
-
-
-def _tie_places(fold: RunFold, requests: Requests) -> dict[int, list[int]]:
-    """Near-ties as places in the output; records count positions from the start of the prompt."""
-    rows = requests.rows
-    prompts = dict(zip(rows["request"].tolist(), rows["prompt_tokens"].tolist(), strict=True)) if fold.ties else {}
-    return {request: [place - prompts[request] for place in places] for request, places in fold.ties.items()}
 
 
 def _first(stream: Iterator[Record]) -> tuple[RunStarted, Iterator[Record]]:

@@ -269,7 +269,8 @@ def test_the_core_reads_no_clock_and_starts_nothing(package):
 
 def test_descriptions_of_policies_need_no_planner():
     names = {name for name in imports_of(ROOT / "policies" / "manifests.py") if name.startswith("scheduler_core")}
-    assert names == {"scheduler_core.spec.policy", "scheduler_core.types.errors"}
+    assert "scheduler_core.spec.policy" in names
+    assert all(name.startswith(("scheduler_core.spec.", "scheduler_core.types.")) for name in names)
     assert not list(imports_of(ROOT / "policies" / "__init__.py"))
 
 

@@ -84,13 +84,13 @@ def test_foreign_and_newer_tables_are_refused(tmp_path: Path) -> None:
 
 
 def test_near_ties_are_places_in_the_output(tmp_path: Path) -> None:
-    """The record counts from the start of the prompt: position 11 of a 10-token prompt is output place 1."""
+    """The record counts output tokens from 0: the second token was the near-tie."""
     scene = Scene(1, source="kernel")
     scene.arrive(0, 0)
     scene.admit(0, 0)
     scene.step(0, 10, [(0, 10)])
     scene.step(10, 20, [(0, 1)])
-    scene.add(Tie(0, 11, 1e-6))
+    scene.add(Tie(0, 1, 1e-6))
     scene.finish(0, 20, tokens=[41, 42])
     summary = summarise(scene.end(20), tmp_path)
     assert (summary.ties, len(summary.outputs_digest or "")) == (1, 32)
