@@ -202,6 +202,7 @@ STORAGES: dict[str, Any] = {
 FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.TemporaryFileUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 TRACE_UPLOAD_MAX_BYTES = int(env.number("HEADWAY_TRACE_MAX_MB", 512)) * 1024 * 1024
+UPLOAD_FORM_BYTES = 64 * 1024  # what a form adds around an uploaded file
 
 HTTPS = env.flag("HEADWAY_HTTPS", default=False)
 SESSION_COOKIE_HTTPONLY = True

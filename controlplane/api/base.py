@@ -77,7 +77,9 @@ def _read_capped(request: Request) -> None:
     length = request.META.get("CONTENT_LENGTH") or "0"
     size = int(length) if length.isdigit() else 0
     upload = str(request.content_type).startswith("multipart/form-data")
-    cap = settings.TRACE_UPLOAD_MAX_BYTES + 65_536 if upload else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    cap = (
+        settings.TRACE_UPLOAD_MAX_BYTES + settings.UPLOAD_FORM_BYTES if upload else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    )
     if size > cap:
         raise ApiProblem(413, f"The request body has {size} bytes; this server accepts {cap}.")
     if not upload:
