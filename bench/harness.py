@@ -42,9 +42,14 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def check_units(figures: Figures, at: str = "") -> None:
-    """Raise `UnitError` when a number's own name, or that of the mapping or list that holds it, names no unit."""
+def check_units(figures: Figures, at: str = "", counts: frozenset[str] = frozenset()) -> None:
+    """Raise `UnitError` when a number's own name, or that of the mapping or list that holds it, names no unit.
+
+    Names in ``counts`` say themselves what they count and need none.
+    """
     for name, value in figures.items():
+        if name in counts:
+            continue
         where = f"{at}.{name}" if at else name
         if isinstance(value, Mapping):
             if not where.endswith(UNITS):
@@ -87,8 +92,12 @@ def main(
     quick: Callable[[], Figures],
     full: Callable[[], Figures] | None = None,
     argv: list[str] | None = None,
+    counts: frozenset[str] = frozenset(),
 ) -> int:
-    """Run one benchmark from the command line and print its figures; the exit status is 0, or 1 with one line why."""
+    """Run one benchmark from the command line and print its figures; the exit status is 0, or 1 with one line why.
+
+    ``counts`` are figures whose names say what they count, such as ``right_answers``.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=sys.modules["__main__"].__doc__)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--quick", action="store_true", help=f"answer within {QUICK_LIMIT_S:.0f} s (the default)")
@@ -99,7 +108,7 @@ def main(
     began = time.monotonic()
     try:
         figures = dict(measure())
-        check_units(figures)
+        check_units(figures, counts=counts)
     except Exception as error:
         if os.environ.get("HEADWAY_DEBUG"):
             raise

@@ -8,20 +8,22 @@ from typing import Any
 
 from scheduler_core.evidence.audit import Audit
 from scheduler_core.evidence.benchmark import benchmark
+from scheduler_core.evidence.bootstrap import within_run_errors
 from scheduler_core.evidence.classes import class_summaries
-from scheduler_core.evidence.columns import MISSING
-from scheduler_core.evidence.fold import Labels, RunFold
+from scheduler_core.evidence.columns import MISSING, IntColumns, Ints
+from scheduler_core.evidence.fold import GAP_INTS, Labels, RunFold, TakesRow
 from scheduler_core.evidence.metrics import compute_all
 from scheduler_core.evidence.request_table import write_outputs, write_requests
 from scheduler_core.evidence.requests import Requests
-from scheduler_core.evidence.run_tables import RunTables, StepTotals
+from scheduler_core.evidence.run_tables import GapSource, RunTables, StepTotals, gaps_of_file
 from scheduler_core.evidence.schema import AuditReport, Figure, RunSummary
 from scheduler_core.evidence.slo import tier_summaries
-from scheduler_core.evidence.tables import SpillingTable, gaps_table, steps_table
+from scheduler_core.evidence.tables import gaps_table, steps_table
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.errors import ExecutorError
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import Record, RunStarted
+from scheduler_core.types.time import NS_PER_MS
 
 
 def finalise(
@@ -39,23 +41,42 @@ def finalise(
     ``summary.json`` and ``benchmark.json``; each appears whole, under its final name, or not at all. Open requests
     are held as objects, everything else as arrays or on disk. `ExecutorError` when the records have no start.
     """
-    stream = iter(records)
-    started, stream = _first(stream)
+    started, stream = _first(iter(records))
     metadata = {"run": started.run, "attempt": str(started.attempt), "arm": arm, "repeat": str(repeat)}
-    folding = _Folding(folder, metadata, warmup_share)
-    for record in stream:
-        folding.take(record)
-    tables = folding.close(started, tiers)
+    labels = Labels()
+    steps, gaps = steps_table(folder, labels, metadata), gaps_table(folder, labels, metadata)
+    folding = _Folding(steps, gaps, labels, warmup_share)
+    rows = folding.play(stream)
+    steps.close()
+    gaps.close()
+    tables = folding.tables(started, rows, tiers, lambda: gaps_of_file(folder / "gaps.parquet"))
     write_requests(folder, tables.requests, metadata)
     if folding.fold.outputs:
         write_outputs(folder, folding.fold.outputs, folding.fold.ties, metadata)
-    figures = compute_all(tables)
-    audit = folding.audit.report(tables.requests, figures)
-    summary = _summary(tables, folding.fold, (arm, repeat), figures, audit)
+    summary = folding.summary(tables, (arm, repeat))
+    audit = summary.audit
     write_json(folder / "audit.json", audit.canonical())
     write_json(folder / "summary.json", summary.canonical())
     write_json(folder / "benchmark.json", benchmark(summary, role=arm))
     return summary
+
+
+def summarise(
+    records: Iterable[Record],
+    *,
+    arm: str,
+    repeat: int,
+    tiers: Mapping[str, Tier],
+    warmup_share: float = 0.0,
+) -> RunSummary:
+    """The summary that `finalise` would return, with no file written; for many short runs."""
+    started, stream = _first(iter(records))
+    gaps = IntColumns(GAP_INTS)
+    folding = _Folding(_Dropped(), gaps, Labels(), warmup_share)
+    rows = folding.play(stream)
+    held = gaps.take()
+    tables = folding.tables(started, rows, tiers, lambda: [(held["request"], held["gap_ns"] / NS_PER_MS)])
+    return folding.summary(tables, (arm, repeat))
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
@@ -65,40 +86,51 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     partial.replace(path)
 
 
+class _Dropped:
+    """A table that keeps nothing."""
+
+    def append(self, *values: int) -> None:
+        """Take a row and forget it."""
+
+
 class _Folding:
-    """The pass over the records: fold and audit side by side, rows going to disk as they come."""
+    """The pass over the records: fold and audit side by side, rows going to the tables as they come."""
 
-    def __init__(self, folder: Path, metadata: Mapping[str, str], warmup_share: float) -> None:
-        self.labels = Labels()
-        self._steps: SpillingTable = steps_table(folder, self.labels, metadata)
-        self._gaps: SpillingTable = gaps_table(folder, self.labels, metadata)
-        self.totals = StepTotals(self._steps, lambda: self.fold.window.start_ns is not None)
-        self.fold = RunFold(self.totals, self._gaps, self.labels, warmup_share=warmup_share)
+    def __init__(self, steps: TakesRow, gaps: TakesRow, labels: Labels, warmup_share: float) -> None:
+        self.labels = labels
+        self.totals = StepTotals(steps, lambda: self.fold.window.start_ns is not None)
+        self.fold = RunFold(self.totals, gaps, labels, warmup_share=warmup_share)
         self.audit = Audit()
-        self._gaps_file = folder / "gaps.parquet"
 
-    def take(self, record: Record) -> None:
-        """Take one record."""
-        self.fold.take(record)
-        self.audit.take(record)
+    def play(self, records: Iterable[Record]) -> dict[str, Ints]:
+        """Take all records; the request columns."""
+        fold, audit = self.fold.take, self.audit.take
+        for record in records:
+            fold(record)
+            audit(record)
+        return self.fold.end()
 
-    def close(self, started: RunStarted, tiers: Mapping[str, Tier]) -> RunTables:
-        """Close the tables and hand over what metrics are computed from."""
-        rows = self.fold.end()
-        self._steps.close()
-        self._gaps.close()
-        loads = self.fold.loads
+    def tables(
+        self, started: RunStarted, rows: dict[str, Ints], tiers: Mapping[str, Tier], gaps: GapSource
+    ) -> RunTables:
+        """What metrics are computed from."""
+        loads, held = self.fold.loads, self.fold.device_bytes
         return RunTables(
             started=started,
             requests=Requests(rows, self.labels, self.fold.window.opens_with),
             window=self.fold.window,
             steps=self.totals,
             tiers=tiers,
-            gaps_file=self._gaps_file,
+            gaps=gaps,
             load_ns=sum(load.end_ns - load.start_ns for load in loads) if loads else None,
             loads=len(loads),
-            device_bytes=None if self.fold.device_bytes == MISSING else self.fold.device_bytes,
+            device_bytes=None if held == MISSING else held,
         )
+
+    def summary(self, tables: RunTables, place: tuple[str, int]) -> RunSummary:
+        """All figures, audited; ``place`` is (arm, repeat)."""
+        figures = compute_all(tables)
+        return _summary(tables, self.fold, place, figures, self.audit.report(tables.requests, figures))
 
 
 def _first(stream: Iterator[Record]) -> tuple[RunStarted, Iterator[Record]]:
@@ -137,7 +169,10 @@ def _summary(
         lengths_digest=requests.lengths_digest(),
         decisions_digest=digests.decisions.hexdigest(),
         initial_cache_blocks=digests.initial_cache_blocks,
-        longest_gap_causes=requests.longest_gap_causes(),
+        reasons=requests.reasons(),
+        within_run_errors=within_run_errors(requests),
+        longest_gap_causes=requests.longest_gap_causes(requests.warm_finished),
+        stall_causes=requests.longest_gap_causes(tables.stalled),
         metrics=figures,
         tiers=tier_summaries(requests, tables.tiers),
         classes=class_summaries(requests),

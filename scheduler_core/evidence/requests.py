@@ -130,9 +130,20 @@ class Requests:
         pairs = np.stack([self.rows["request"][self.finished], self.rows["output_tokens"][self.finished]])
         return hashlib.blake2b(pairs.astype("<i8").tobytes(), digest_size=16).hexdigest()
 
-    def longest_gap_causes(self) -> dict[str, int]:
-        """Warm finished measured requests by cause of their longest gap."""
-        causes = self.rows["longest_gap_cause"][self.warm_finished]
+    def reasons(self) -> dict[str, int]:
+        """Requests that did not finish, counted by ``outcome: stage: reason``."""
+        labels, rows = self.labels, self.rows
+        keys = np.stack([rows["outcome"], rows["stage"], rows["reason"]])[:, ~self.finished]
+        found, counts = np.unique(keys, axis=1, return_counts=True)
+        named = (labels.outcomes.values, labels.stages.values, labels.reasons.values)
+        return {
+            ": ".join(values[code] for values, code in zip(named, codes, strict=True) if values[code]): int(count)
+            for codes, count in zip(found.T, counts, strict=True)
+        }
+
+    def longest_gap_causes(self, among: Mask) -> dict[str, int]:
+        """Requests of ``among`` by cause of their longest gap."""
+        causes = self.rows["longest_gap_cause"][among]
         codes, counts = np.unique(causes[causes != MISSING], return_counts=True)
         return {self.labels.causes.values[code]: int(count) for code, count in zip(codes, counts, strict=True)}
 

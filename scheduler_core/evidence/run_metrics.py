@@ -12,10 +12,6 @@ from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.time import NS_PER_MS
 
-# A stream has stalled when nothing came for a second, and for ten times what is usual in the run.
-STALL_MS = 1000.0
-STALL_GAPS = 10
-
 Value = Callable[[RunTables], float | None]
 
 
@@ -109,11 +105,7 @@ def _jitter(run: RunTables) -> float | None:
 
 
 def _stall_share(run: RunTables) -> float | None:
-    longest, gaps = run.sorted_ms("longest_gap_ms"), run.gap_ms
-    if not len(gaps):
-        return None
-    limit = max(STALL_MS, STALL_GAPS * quantile(gaps, 0.5))
-    return _ratio(float((longest > limit).sum()), float(run.requests.warm_finished.sum()))
+    return _ratio(float(run.stalled.sum()), float(run.requests.warm_finished.sum()))
 
 
 def _unattributed_share(run: RunTables) -> float | None:
@@ -176,6 +168,8 @@ def _cache_and_memory() -> list[Metric]:
     return [
         _run("peak_kv_blocks", "blocks", "most KV blocks used after planning a step", "lower",
              lambda run: float(run.steps.peaks["kv_used"]), "pool"),
+        _run("kv_peak_share", "share", "most KV blocks used after planning a step / all KV blocks", "lower",
+             lambda run: _ratio(run.steps.peaks["kv_used"], run.started.kv_blocks), "pool"),
         _run("kv_used_mean_share", "share", "mean over steps of used / all KV blocks", "none",
              lambda run: _ratio(run.steps.sums["kv_used"], run.steps.steps * run.started.kv_blocks), "pool"),
         Metric("peak_memory_mb", "MB", "most device memory reported, 10^6 bytes", "lower", "pool", "one per run",

@@ -1,20 +1,28 @@
 """What the metrics of a run are computed from: request columns, pooled gaps, and step totals."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.fold import STEP_INTS, TakesRow, Window
+from scheduler_core.evidence.quantiles import quantile
 from scheduler_core.evidence.requests import Floats, Requests
 from scheduler_core.evidence.slo import Attainment, attainment
 from scheduler_core.evidence.tables import Mask, open_table
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.records import RunStarted
 from scheduler_core.types.time import Ns
+
+# A stream has stalled when nothing came for a second, and for ten times what is usual in the run.
+STALL_MS = 1000.0
+STALL_GAPS = 10
+
+GapSource: TypeAlias = Callable[[], Iterable[tuple[Ints, Floats]]]
 
 _STEP = {name: place for place, name in enumerate(STEP_INTS)}
 _SUMMED = (
@@ -58,16 +66,22 @@ class StepTotals:
             self.idle_by_cause[cause] = self.idle_by_cause.get(cause, 0) + values[_STEP["idle_ns"]]
 
 
+def gaps_of_file(path: Path) -> Iterable[tuple[Ints, Floats]]:
+    """(request, gap in ms) columns of a gaps table on disk, batch by batch."""
+    for batch in open_table(path).iter_batches(columns=["request", "gap_ms"]):
+        yield batch.column("request").to_numpy(), batch.column("gap_ms").to_numpy()
+
+
 @dataclass(frozen=True)
 class RunTables:
-    """One run, ready for the metric registry."""
+    """One run, ready for the metric registry; ``gaps`` yields (request, gap in ms) columns, batch by batch."""
 
     started: RunStarted
     requests: Requests
     window: Window
     steps: StepTotals
     tiers: Mapping[str, Tier]
-    gaps_file: Path | None
+    gaps: GapSource
     load_ns: Ns | None
     loads: int
     device_bytes: int | None
@@ -99,16 +113,17 @@ class RunTables:
     @cached_property
     def gap_ms(self) -> Floats:
         """Ascending gaps between tokens, pooled over warm finished measured requests."""
-        if self.gaps_file is None:
-            return np.empty(0)
         wanted = _lookup(self.requests.rows["request"], self.requests.warm_finished)
-        parts = [np.empty(0)]
-        for batch in open_table(self.gaps_file).iter_batches(columns=["request", "gap_ms"]):
-            keep = wanted[batch.column("request").to_numpy()]
-            parts.append(batch.column("gap_ms").to_numpy()[keep])
-        gaps = np.concatenate(parts)
+        gaps = np.concatenate([np.empty(0), *(gap_ms[wanted[request]] for request, gap_ms in self.gaps())])
         gaps.sort()
         return gaps
+
+    @cached_property
+    def stalled(self) -> Mask:
+        """Warm finished measured requests that once waited over `STALL_MS` and over `STALL_GAPS` usual gaps."""
+        gaps, longest = self.gap_ms, self.requests.columns["longest_gap_ms"]
+        limit = max(STALL_MS, STALL_GAPS * quantile(gaps, 0.5)) if len(gaps) else STALL_MS
+        return self.requests.warm_finished & longest.present & (longest.values > limit)
 
     @cached_property
     def _sorted(self) -> "_SortedFields":

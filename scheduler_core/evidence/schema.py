@@ -75,8 +75,11 @@ class RunSummary(Spec):
 
     ``outputs_digest`` is over the token ids of finished requests (None without real tokens), ``lengths_digest`` over
     their numbers of tokens, ``decisions_digest`` chained over the plan digests of all steps. ``initial_cache_blocks``
-    were in the prefix cache before the first step. ``longest_gap_causes`` counts warm finished measured requests by
-    what caused their longest gap. ``classes`` is keyed ``tenant NAME`` and ``tier NAME`` where there are several.
+    were in the prefix cache before the first step. ``reasons`` counts requests that did not finish by ``outcome: stage:
+    reason``. ``longest_gap_causes`` counts warm finished measured requests by what caused their longest gap,
+    ``stall_causes`` those of them that stalled. ``within_run_errors`` are standard errors of log quantiles by a block
+    bootstrap over the requests of this run: a second opinion, never a gate. ``classes`` is keyed ``tenant NAME`` and
+    ``tier NAME`` where there are several.
     """
 
     schema_version: Literal["headway-summary/1"] = "headway-summary/1"
@@ -102,7 +105,10 @@ class RunSummary(Spec):
     lengths_digest: str | None = None
     decisions_digest: str | None = None
     initial_cache_blocks: int = 0
+    reasons: dict[str, int] = {}
+    within_run_errors: dict[str, float] = {}
     longest_gap_causes: dict[str, int] = {}
+    stall_causes: dict[str, int] = {}
     metrics: dict[str, Figure]
     tiers: dict[str, TierSummary]
     classes: dict[str, ClassSummary] = {}

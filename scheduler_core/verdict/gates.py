@@ -6,6 +6,7 @@ Everything is computed as *benefit* in log ratio: positive is better, whatever t
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 from scheduler_core.evidence.latency_metrics import censored_name
@@ -32,6 +33,7 @@ class Claim:
     role: Role
     margin: float
     changes: Changes
+    opinion: float | None = None  # standard error of the mean log ratio by the bootstrap inside runs
 
     @property
     def lower(self) -> bool:
@@ -71,7 +73,7 @@ def claims(goal: GoalSpec, pairs: Sequence[Pair], *, exact: bool, extra: dict[st
     guards |= {name: share for name, share in (extra or {}).items() if name not in guards}
     wanted += [(name, "guard", share) for name, share in guards.items() if name != goal.primary]
     return [
-        Claim(name, role, margin, changes(pairs, censored_name(name) or name, exact=exact))
+        Claim(name, role, margin, changes(pairs, censored_name(name) or name, exact=exact), within_error(pairs, name))
         for name, role, margin in wanted
     ]
 
@@ -115,6 +117,7 @@ def _gate(claim: Claim, confidence: float) -> Gate:
         candidate=evidence.candidate,
         change=bounded(evidence.change) if known else None,
         interval=interval,
+        second_opinion=_opinion(claim, confidence) if known else None,
         label=label,
         state=state,
         sentence="",
@@ -165,6 +168,23 @@ def benefit(claim: Claim, confidence: float) -> tuple[float, float]:
     """Bounds of the benefit in log ratio: the interval turned so that positive is better."""
     low, high = claim.changes.bounds(confidence)
     return (-high, -low) if claim.lower else (low, high)
+
+
+def within_error(pairs: Sequence[Pair], metric: str) -> float | None:
+    """Standard error of the mean log ratio, from the block bootstrap inside each run; None where one has none."""
+    found = [run.within_run_errors.get(metric) for pair in pairs for run in pair]
+    errors = [error for error in found if error is not None]
+    if not errors or len(errors) < len(found):
+        return None
+    return math.sqrt(sum(error * error for error in errors)) / len(pairs)
+
+
+def _opinion(claim: Claim, confidence: float) -> Interval | None:
+    if claim.opinion is None or claim.changes.exact:
+        return None
+    half = NormalDist().inv_cdf(0.5 + confidence / 2) * claim.opinion
+    low, high = relative(claim.changes.mean - half), relative(claim.changes.mean + half)
+    return Interval(low=bounded(low), high=bounded(high), confidence=confidence)
 
 
 def _interval(evidence: Changes, confidence: float) -> Interval | None:

@@ -32,7 +32,8 @@ class Interval(Spec):
 class Gate(Spec):
     """One declared gate and what the pairs say about it.
 
-    ``change`` and ``interval`` are relative to the baseline (0.1 is 10 % more). ``label`` speaks of direction of
+    ``second_opinion`` is the interval by a block bootstrap inside the runs; it never decides. ``change`` and
+    ``interval`` are relative to the baseline (0.1 is 10 % more). ``label`` speaks of direction of
     benefit, ``state`` of the gate: ``missing`` means the evidence it needs is absent.
     """
 
@@ -45,6 +46,7 @@ class Gate(Spec):
     candidate: float | None
     change: float | None
     interval: Interval | None
+    second_opinion: Interval | None = None
     label: Literal["better", "worse", "same", "undecided", "missing"]
     state: Literal["passed", "failed", "undecided", "missing"]
     sentence: str

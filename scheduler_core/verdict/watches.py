@@ -80,7 +80,7 @@ def _value(run: RunSummary, metric: str) -> float | None:
 def _cause(pairs: Sequence[Pair]) -> str:
     counts: dict[str, int] = {}
     for _, run in pairs:
-        for cause, count in run.longest_gap_causes.items():
+        for cause, count in run.stall_causes.items():
             counts[cause] = counts.get(cause, 0) + count
     cause = max(counts, key=lambda name: counts[name], default="")
     return f"most often caused by {cause}" if cause else "cause not recorded"

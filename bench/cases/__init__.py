@@ -1,0 +1,1 @@
+"""Cases that benchmarks and tests share."""
