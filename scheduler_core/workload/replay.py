@@ -8,8 +8,8 @@ from scheduler_core.spec.workload import Trace, WorkloadSpec
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.time import NS_PER_S
 from scheduler_core.workload.distributions import exact
+from scheduler_core.workload.prefixes import SharedPrefixes
 from scheduler_core.workload.slots import MOST_TOKENS, Offered, Slot
-from scheduler_core.workload.synthetic import SharedPrefixes
 from scheduler_core.workload.traces.data import TraceData
 
 
@@ -28,8 +28,9 @@ def offer(spec: WorkloadSpec, data: TraceData) -> Offered:
     if data.blocks is not None:
         assert data.block_size is not None  # read together with the ids
         block_size = _scaled(data.block_size, scale)
-    slots = _slots(spec, data, first, outputs, block_size)
-    return Offered(slots, outputs, block_size, tuple(_notes(spec.trace, data, first, last)))
+    prefixes = SharedPrefixes(spec.prefix, block_size, spec.seed)
+    slots = _slots(spec.trace, data, first, outputs, prefixes)
+    return Offered(slots, outputs, block_size, (*_notes(spec.trace, data, first, last), *prefixes.notes()))
 
 
 def _range(spec: WorkloadSpec, usable: int) -> tuple[int, int]:
@@ -68,16 +69,17 @@ def _check_people(spec: WorkloadSpec, data: TraceData) -> None:
         raise InputError(problems)
 
 
-def _slots(spec: WorkloadSpec, data: TraceData, first: int, outputs: "array[int]", block_size: int) -> Iterator[Slot]:
-    assert spec.trace is not None
-    scale = exact(spec.trace.lengths_scale)
-    time_of = _clock(spec.trace, data, first, len(outputs))
-    prefixes = SharedPrefixes(spec.prefix, block_size, spec.seed)
+def _slots(
+    trace: Trace, data: TraceData, first: int, outputs: "array[int]", prefixes: SharedPrefixes
+) -> Iterator[Slot]:
+    scale = exact(trace.lengths_scale)
+    time_of = _clock(trace, data, first, len(outputs))
     for index, output in enumerate(outputs):
         row = first + index
         prompt = _scaled(data.prompts[row], scale)
         session = data.sessions[row] if data.sessions is not None else -1
-        ids = prefixes.ids(index, prompt) if data.blocks is None else data.blocks.of(row)[: -(-prompt // block_size)]
+        blocks = -(-prompt // prefixes.block_size)
+        ids = prefixes.ids(index, prompt) if data.blocks is None else data.blocks.of(row)[:blocks]
         yield Slot(
             arrival_ns=time_of(index),
             prompt_tokens=prompt,

@@ -372,3 +372,11 @@ def test_rows_must_be_given_exactly_when_the_spec_names_a_trace(mooncake_bytes: 
     data = read_trace(io.BytesIO(mooncake_bytes), Trace(file="given"))
     with pytest.raises(InputError, match="names no trace"):
         freeze(parse(WorkloadSpec, SPECS["poisson"]), trace=data)
+
+
+def test_generated_prefixes_on_a_trace_without_its_own() -> None:
+    """All rows share one prefix of 32 tokens; the third prompt has room for one block of 16 only."""
+    rows = b"arrived_at,num_prefill_tokens,num_decode_tokens\n0,100,1\n1,32,1\n2,31,1\n"
+    plan = frozen({"trace": {"file": "x"}, "prefix": {"tokens": 40}}, rows)
+    assert [request.prefix_blocks for request in plan.requests] == [(0, 1), (0, 1), (0,)]
+    assert "shared prefixes are cut to 32 tokens: 2 whole blocks of 16" in plan.notes

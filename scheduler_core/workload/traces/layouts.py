@@ -161,6 +161,8 @@ def choose(container: Container, found: Iterable[str], sample: object, trace: Tr
             raise _unknown(container, names)
         return _with_options(detected, names, trace)
     declared = NAMED[trace.format]
+    if detected is None and _missing(declared, names) == [_HASHED.prefix_blocks]:
+        return _with_options(_without_blocks(declared), names, trace)
     if detected is None or detected.name != declared.name:
         raise _other_format(declared, detected, container, names)
     return _with_options(declared, names, trace)
@@ -175,6 +177,12 @@ def _detect(container: Container, names: list[str], sample: object) -> Layout | 
         return NAMED["vidur"]
     # Bailian has all of Mooncake's fields and more: the layout that explains most columns is meant.
     return max(fitting, key=lambda layout: len(layout.required()), default=None)
+
+
+def _without_blocks(layout: Layout) -> Layout:
+    """A hashed format whose file was stripped of its block ids: usable where its unit is declared, not guessed."""
+    columns = layout.columns.model_copy(update={"prefix_blocks": None})
+    return replace(layout, columns=columns, block_size=None, exact_blocks=False)
 
 
 def _zoned(layout: Layout) -> bool:

@@ -277,6 +277,15 @@ def test_mooncake_dressed_as_bailian_is_caught_by_blocks() -> None:
     assert "line 1: 6755 prompt tokens are 423 blocks of 16, but hash_ids has 14 ids" in message
 
 
+def test_a_hashed_format_without_its_block_ids_must_be_declared() -> None:
+    """Without block ids nothing tells milliseconds from seconds, so the unit is the user's word."""
+    rows = b"\n".join(b'{"timestamp": %d, "input_length": 9, "output_length": 3}' % at for at in (0, 2500))
+    assert "which is none of azure-2023" in refusal(rows)
+    data = read(rows, format="mooncake")
+    assert (list(data.arrivals_ns), data.blocks, data.block_size) == ([0, 2_500_000_000], None, None)
+    assert "needs 'hash_ids', 'chat_id', 'parent_chat_id', 'turn' too" in refusal(rows, format="qwen-bailian")
+
+
 def test_bailian_conversations_must_be_consistent() -> None:
     twice = [*BAILIAN_ROWS, chat(55, -1, 80.0, 1, 16)]
     assert "line 4: chat_id 55 has come before" in refusal("\n".join(map(json.dumps, twice)).encode())
