@@ -22,6 +22,10 @@ test: ## lint, types, then every test
 	$(MAKE) --no-print-directory lint || status=1; \
 	$(MAKE) --no-print-directory types || status=1; \
 	$(DEV) -m tests.prepare || status=1; \
+	if [ -n "$$HEADWAY_POSTGRES_URL" ]; then \
+		echo "The control plane's tests on PostgreSQL:"; \
+		DATABASE_URL="$$HEADWAY_POSTGRES_URL" $(DEV) -m pytest -q tests/controlplane tests/api || status=1; \
+	fi; \
 	$(DEV) -m pytest -q || status=1; \
 	exit $$status
 

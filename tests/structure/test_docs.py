@@ -108,3 +108,11 @@ def test_rest_paths_exist() -> None:
     for path in ("experiments", "experiments/check", "me", "health", "metrics", "openapi", "schemas"):
         assert path in text
         resolve(f"/api/v1/{path}")
+
+
+def test_the_socket_s_path_and_close_codes_are_told() -> None:
+    from controlplane.live.protocol import Close
+
+    text = (ROOT / "docs" / "live-protocol.md").read_text()
+    assert "`/live/`" in text
+    assert all(f"| {int(code)} |" in text for code in Close)
