@@ -32,9 +32,14 @@ class RequestIds(MiddlewareMixin):
 class ApiErrors(MiddlewareMixin):
     """Errors raised outside the API's views (unknown path, refused host, size cap) in the API's error shape."""
 
-    def process_request(self, request: HttpRequest) -> None:
-        if request.path_info.startswith(API_PREFIX) and request.path_info.endswith("/"):
+    def process_request(self, request: HttpRequest) -> HttpResponseBase | None:
+        if not request.path_info.startswith(API_PREFIX):
+            return None
+        if "\x00" in request.path_info or "%00" in request.META.get("QUERY_STRING", ""):
+            return self._problem(request, 404, "")  # nothing has such a name, and PostgreSQL cannot even look for it
+        if request.path_info.endswith("/"):
             request.path_info = request.path_info.rstrip("/")  # both spellings of a URL reach the one view
+        return None
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
         if not request.path_info.startswith(API_PREFIX):

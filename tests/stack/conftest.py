@@ -14,7 +14,7 @@ import pytest
 from controlplane.embedded import guardian
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-START_LIMIT_S = 60.0
+START_LIMIT_S = 100.0
 STOP_LIMIT_S = 40.0
 
 

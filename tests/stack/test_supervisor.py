@@ -12,7 +12,7 @@ import pytest
 from controlplane.embedded import guardian
 from tests.stack.conftest import Stack, command, wait_for
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 Start = Callable[[], Stack]
 
