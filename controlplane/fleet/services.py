@@ -15,6 +15,7 @@ from controlplane.runs.models import Run
 from controlplane.runs.services import queue_run
 from controlplane.runs.services.queueing import check_quota
 from controlplane.specs import parse_name
+from scheduler_core.sim.profiles import reference_profiles
 from scheduler_core.spec import target as spec
 from scheduler_core.spec.parse import parse
 from scheduler_core.types.errors import InputError, Problem
@@ -71,8 +72,6 @@ def resolve_profile(*, name: str, model: str | None = None, where: str = "profil
     Calibrations of this installation come before bundled reference profiles. `InputError` at ``where`` says how to
     calibrate when there is none.
     """
-    from scheduler_core.sim.profiles import reference_profiles
-
     measured = Profile.objects.order_by("-created_at")
     if name != "auto":
         measured = measured.filter(name=name)
