@@ -16,6 +16,7 @@ from scheduler_core.verdict.comparable import (
 )
 from scheduler_core.verdict.conditions import conditions
 from scheduler_core.verdict.decision import Ruling, rule
+from scheduler_core.verdict.diagnosis import diagnose
 from scheduler_core.verdict.gates import Claim, claims, judge
 from scheduler_core.verdict.layers import Difference, difference
 from scheduler_core.verdict.next_steps import next_steps, one_layer_at_a_time
@@ -26,6 +27,7 @@ from scheduler_core.verdict.schema import (
     Comparison,
     Decision,
     Gate,
+    NextStep,
     Verdict,
 )
 from scheduler_core.verdict.watches import watches
@@ -108,6 +110,12 @@ class _Comparing:
             ruling = rule(gates[0], [*gates[1:], *watched], pairs=len(self.pairs), exact=self.exact)
         return self._comparison(ruling=ruling, gates=[*gates, *watched], found=found)
 
+    def _steps(self, ruling: Ruling, found: Sequence[Claim], gates: Sequence[Gate]) -> list[NextStep]:
+        policy = self.pairs[0][1].policy
+        steps = next_steps(self.spec, ruling, self.candidate, policy, found, gates)
+        split = one_layer_at_a_time(self.spec, self.change, self.candidate)
+        return [*steps, *([split] if split else [])]
+
     def _extra_guards(self) -> dict[str, float]:
         differ = any(completion(base) != completion(candidate) for base, candidate in self.pairs)
         return {"goodput_rps": GOODPUT_MARGIN} if differ else {}
@@ -124,8 +132,7 @@ class _Comparing:
         goal = self.spec.goal
         decided = bool(gates)
         run = self.pairs[0][0] if self.pairs else next(iter(self.base_runs.values()), None)
-        steps = next_steps(self.spec, ruling, self.candidate, found, gates) if ruling and decided else []
-        split = one_layer_at_a_time(self.spec, self.change, self.candidate) if decided else None
+        steps = self._steps(ruling, found, gates) if ruling and decided else []
         return Comparison(
             baseline=self.spec.baseline,
             candidate=self.candidate,
@@ -140,7 +147,8 @@ class _Comparing:
             effects=effects(self.pairs, self.change, exact=self.exact, confidence=goal.confidence) if decided else [],
             why=why(self.pairs, self.change) if decided else [],
             conditions=conditions(self.spec, self.pairs, self.change, exact=self.exact),
-            next_steps=[*steps, *([split] if split else [])],
+            next_steps=steps,
+            diagnosis=diagnose(self.spec, self.candidate, self.pairs) if decided else [],
             exit_code=EXIT_CODES[ruling.decision] if ruling else EXIT_NOT_COMPARABLE,
         )
 

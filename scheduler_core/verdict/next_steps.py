@@ -1,7 +1,7 @@
 """The next experiment worth running, as a filled-in form: more pairs, a knob turned, or a higher load."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ class Knob:
     why: str
 
 
-# Broken or undecided metric -> knobs to try, in order; only parameters that the candidate has set are turned.
+# Broken or undecided metric -> knobs to try, in order; only parameters that the candidate's policy has are turned.
 KNOBS: dict[str, tuple[Knob, ...]] = {
     "tpot": (
         Knob("batch.token_budget", 0.5, "decode shares its steps with prefill: smaller steps shorten every gap"),
@@ -57,17 +57,26 @@ KNOBS: dict[str, tuple[Knob, ...]] = {
 
 
 def next_steps(
-    spec: ExperimentSpec, ruling: Ruling, candidate: str, found: Sequence[Claim], gates: Sequence[Gate]
+    spec: ExperimentSpec,
+    ruling: Ruling,
+    candidate: str,
+    policy: Mapping[str, Any],
+    found: Sequence[Claim],
+    gates: Sequence[Gate],
 ) -> list[NextStep]:
-    """What to run next after ``ruling``: most useful first."""
+    """What to run next after ``ruling``, most useful first; ``policy`` is the candidate's, resolved."""
     if ruling.decision is Decision.ACCEPT:
-        return [_more_load(spec, "find the load at which each arm breaks its objectives")]
-    elsewhere = [_more_load(spec, "look for a load at which the arms differ")]
+        return [more_load(spec, "find the load at which each arm breaks its objectives")]
+    elsewhere = [more_load(spec, "look for a load at which the arms differ")]
     if ruling.decision is Decision.REJECT:
         no_gain = gates[0].state == "failed" and gates[0].label != "worse"
-        return elsewhere if no_gain else _turn(spec, ruling, candidate, gates) or elsewhere
+        return elsewhere if no_gain else _turn(spec, ruling, candidate, policy, gates) or elsewhere
     pairs = _more_pairs(spec, found, gates)
-    return [*pairs, *_turn(spec, ruling, candidate, gates)] if pairs else _turn(spec, ruling, candidate, gates)
+    return (
+        [*pairs, *_turn(spec, ruling, candidate, policy, gates)]
+        if pairs
+        else _turn(spec, ruling, candidate, policy, gates)
+    )
 
 
 def one_layer_at_a_time(spec: ExperimentSpec, change: Difference, candidate: str) -> NextStep | None:
@@ -126,40 +135,46 @@ def _more_pairs(spec: ExperimentSpec, found: Sequence[Claim], gates: Sequence[Ga
     ]
 
 
-def _turn(spec: ExperimentSpec, ruling: Ruling, candidate: str, gates: Sequence[Gate]) -> list[NextStep]:
-    """Turn the first knob that answers a metric the ruling rests on and that the candidate has set."""
-    arm = spec.arms[candidate].canonical()
+def _turn(
+    spec: ExperimentSpec, ruling: Ruling, candidate: str, policy: Mapping[str, Any], gates: Sequence[Gate]
+) -> list[NextStep]:
+    """Turn the first knob that answers a metric the ruling rests on."""
     by_name = {gate.metric: gate for gate in gates}
     for metric in ruling.deciding:
+        gate = by_name.get(metric)
+        evidence = gate.sentence if gate is not None else ruling.reason
         for knob in _knobs(metric.rpartition(": ")[2]):
-            section, name = knob.parameter.split(".")
-            value = arm[section].get(name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-                continue
-            new = type(value)(max(1, round(value * knob.factor))) if isinstance(value, int) else value * knob.factor
-            if new == value:
-                continue
-            form = _form(spec)
-            form["arms"][candidate][section][name] = new
-            direction = "lower" if new < value else "raise"
-            gate = by_name.get(metric)
-            evidence = gate.sentence if gate is not None else ruling.reason
-            return [
-                NextStep(
-                    title=f"{direction} {knob.parameter} of {candidate} from {value:g} to {new:g}",
-                    because=f"{knob.why}; evidence: {evidence}",
-                    experiment=form,
-                    command=_COMMAND,
-                )
-            ]
+            step = turned(spec, candidate, policy, knob, evidence)
+            if step is not None:
+                return [step]
     return []
+
+
+def turned(spec: ExperimentSpec, arm: str, policy: Mapping[str, Any], knob: Knob, evidence: str) -> NextStep | None:
+    """The experiment with one parameter of ``arm`` turned; None when its resolved ``policy`` has no such number."""
+    section, name = knob.parameter.split(".")
+    value = (policy.get(section) or {}).get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        return None
+    new = max(1, round(value * knob.factor)) if isinstance(value, int) else value * knob.factor
+    if new == value:
+        return None
+    form = _form(spec)
+    form["arms"][arm][section][name] = new
+    return NextStep(
+        title=f"{'lower' if new < value else 'raise'} {knob.parameter} of {arm} from {value:g} to {new:g}",
+        because=f"{knob.why}; evidence: {evidence}",
+        experiment=form,
+        command=_COMMAND,
+    )
 
 
 def _knobs(metric: str) -> tuple[Knob, ...]:
     return next((knobs for stem, knobs in KNOBS.items() if metric.startswith(stem)), ())
 
 
-def _more_load(spec: ExperimentSpec, because: str) -> NextStep:
+def more_load(spec: ExperimentSpec, because: str) -> NextStep:
+    """The same arms at a higher load."""
     form = _form(spec)
     changed = _scale_load(form["workload"], LOAD_FACTOR)
     return NextStep(

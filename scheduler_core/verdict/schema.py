@@ -71,6 +71,21 @@ class NextStep(Spec):
     command: str = ""
 
 
+class Finding(Spec):
+    """A diagnosis: symptom, first judgement, what to try; ``evidence`` cites fields with figures.
+
+    ``thresholds`` are the numbers that had to be passed, so that a reader can disagree with them.
+    """
+
+    rule: str
+    problem: Literal["compute", "queueing", "handoff", "allocation", "unknown"]
+    symptom: str
+    judgement: str
+    evidence: list[str]
+    thresholds: list[str]
+    next_step: NextStep
+
+
 class Comparison(Spec):
     """One candidate arm against the baseline. ``decision`` is None exactly when not comparable."""
 
@@ -88,6 +103,7 @@ class Comparison(Spec):
     why: list[str]
     conditions: list[str]
     next_steps: list[NextStep]
+    diagnosis: list[Finding] = []
     exit_code: int
 
 

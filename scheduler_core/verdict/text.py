@@ -23,6 +23,9 @@ def comparison_text(comparison: Comparison) -> str:
     lines += [f"  {gate_line(gate, width)}" for gate in comparison.gates]
     lines += [f"  obstacle  {obstacle}" for obstacle in comparison.obstacles]
     lines += [f"  why   {reason}" for reason in comparison.why]
+    for finding in comparison.diagnosis:
+        lines.append(f"  {finding.rule:<5} {finding.symptom} ({finding.problem}): {finding.judgement}")
+        lines.append(f"        {'; '.join([*finding.evidence, *finding.thresholds])}")
     lines += [f"  holds {condition}" for condition in comparison.conditions]
     for step in comparison.next_steps:
         lines.append(f"  next  {step.title}: {step.because}" + (f"  ({step.command})" if step.command else ""))

@@ -1,0 +1,87 @@
+"""Each diagnosis rule fires on its own symptom, prints its thresholds, and stays silent on a healthy run."""
+
+from typing import Any
+
+import pytest
+
+from scheduler_core.evidence.schema import RunSummary, TierSummary
+from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.parse import parse
+from scheduler_core.verdict.diagnosis import RULES, diagnose
+from scheduler_core.verdict.schema import Finding
+from tests.verdict.arms import experiment, figure, summary
+
+HEALTHY: dict[str, float | None] = {
+    "kv_peak_share": 0.6, "preemptions": 0, "decode_jitter_ms": 8, "itl_p50_ms": 10, "pool_utilisation": 0.7,
+    "throughput_tokens_per_s": 500, "running_max": 8, "stalled_mean_ms": 1, "e2e_p99_ms": 2000, "ttft_p95_ms": 100,
+    "tpot_p95_ms": 10,
+}  # fmt: skip
+
+
+def tier(ttft: int, tpot: int) -> TierSummary:
+    return TierSummary(
+        offered=100, finished=100, met=min(ttft, tpot), attainment_share=0.5,
+        by_objective={"ttft_ms": ttft, "tpot_ms": tpot},
+    )  # fmt: skip
+
+
+def find(changed: dict[str, float | None], base: dict[str, float | None] | None = None, **fields: Any) -> list[Finding]:
+    """Findings about a candidate that is healthy but for ``changed``."""
+    old = summary("baseline", 0, {**HEALTHY, **(base or {})})
+    new = summary("candidate", 0, {**HEALTHY, **changed}, **fields)
+    for run, figures in ((old, base or {}), (new, changed)):
+        run.metrics.update({name: figure(name, value) for name, value in figures.items()})
+    return diagnose(experiment(), "candidate", [(old, new)])
+
+
+def test_healthy_run_triggers_nothing() -> None:
+    assert find({}) == []
+
+
+OVERLAPPED: dict[str, float | None] = {"overlap_ratio": 0.4, "e2e_mean_ms": 1000}
+EXPOSED: dict[str, float | None] = {"exposed_comm_ms": 50, "e2e_mean_ms": 1000}
+TRIGGERS: dict[str, tuple[dict[str, float | None], dict[str, float | None], dict[str, Any]]] = {
+    "G1": ({"decode_jitter_ms": 60}, {}, {"longest_gap_causes": {"prefill_ahead": 50, "decode": 10}}),
+    "G2": ({"tpot_p95_ms": 14}, {}, {}),
+    "G3": ({}, {}, {"tiers": {"chat": tier(60, 99), "batch": tier(99, 60)}}),
+    "G4": ({"handoff_ms": 20, "throughput_tokens_per_s": 600, "e2e_p99_ms": 2500}, {}, {}),
+    "G5": ({"pool_utilisation": 0.3, "queue_wait_mean_ms": 400}, {}, {}),
+    "G6": ({"exposed_comm_ms": 300}, {}, {}),
+    "G7": ({"expert_load_imbalance": 2.5}, {}, {}),
+    "G8": ({}, {}, {"reasons": {"rejected: submit: never_fits_pool": 3}}),
+    "G9": ({"kv_peak_share": 0.99, "preemptions": 20}, {}, {}),
+    "G10": ({"handoff_ms": 80}, {}, {}),
+    "R12": ({"overlap_ratio": 0.8, "e2e_mean_ms": 1005}, OVERLAPPED, {}),
+    "R13": ({"running_max": 16, "stalled_mean_ms": 40}, {}, {}),
+    "R14": ({"exposed_comm_ms": 50.5, "e2e_mean_ms": 800}, EXPOSED, {}),
+}
+
+
+@pytest.mark.parametrize("rule", [rule.id for rule in RULES])
+def test_each_symptom_triggers_exactly_its_rule(rule: str) -> None:
+    changed, base, fields = TRIGGERS[rule]
+    found = find(changed, base, **fields)
+    assert [finding.rule for finding in found] == [rule]
+    assert found[0].evidence
+    if rule != "G8":
+        assert found[0].thresholds
+    assert found[0].next_step.experiment is not None
+    parse(ExperimentSpec, found[0].next_step.experiment)
+
+
+def test_thresholds_can_be_set() -> None:
+    runs: list[RunSummary] = [
+        summary(arm, 0, {**HEALTHY, "kv_peak_share": 0.9, "preemptions": 20}) for arm in ("baseline", "candidate")
+    ]
+    assert diagnose(experiment(), "candidate", [(runs[0], runs[1])]) == []
+    found = diagnose(experiment(), "candidate", [(runs[0], runs[1])], {"kv_peak_share": 0.8})
+    assert [finding.rule for finding in found] == ["G9"]
+    assert "kv_peak_share 0.8" in found[0].thresholds
+
+
+def test_utilisation_alone_never_decides() -> None:
+    """No goal can name utilisation, so no gate and no decision rests on it (C7, R16)."""
+    from scheduler_core.types.errors import InputError
+
+    with pytest.raises(InputError, match="primary"):
+        experiment(goal={"primary": "pool_utilisation"})
