@@ -34,12 +34,17 @@ UNITS = (
 
 
 class UnitError(ValueError):
-    """A numeric figure whose name does not end with a unit of `UNITS`."""
+    """A numeric figure whose name contains no unit of `UNITS`."""
 
 
 def say(text: str) -> None:
     """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def names_unit(name: str) -> bool:
+    """Whether ``name`` contains a unit of `UNITS` as a whole, with or without a qualifier after it."""
+    return any(f"{unit}_" in f"_{name}_" for unit in UNITS)
 
 
 def check_units(figures: Figures, at: str = "", counts: frozenset[str] = frozenset()) -> None:
@@ -52,15 +57,15 @@ def check_units(figures: Figures, at: str = "", counts: frozenset[str] = frozens
             continue
         where = f"{at}.{name}" if at else name
         if isinstance(value, Mapping):
-            if not where.endswith(UNITS):
+            if not names_unit(where):
                 check_units(value, where)
             continue
         values = value if isinstance(value, list | tuple) else [value]
         for item in values:
             if isinstance(item, Mapping):
                 check_units(item, where)
-            elif isinstance(item, int | float) and not isinstance(item, bool) and not where.endswith(UNITS):
-                raise UnitError(f"figure {where!r} names no unit; end it with one of {', '.join(UNITS)}")
+            elif isinstance(item, int | float) and not isinstance(item, bool) and not names_unit(where):
+                raise UnitError(f"figure {where!r} names no unit; put one in it of {', '.join(UNITS)}")
 
 
 def machine() -> dict[str, Any]:

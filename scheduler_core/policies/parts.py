@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduler_core.sched.decisions import Candidate, Deferral, Pass, Passes, Serve
+from scheduler_core.sched.decisions import Deferral, Pass, Passes, Serve
 from scheduler_core.sched.view import RequestView, View
 from scheduler_core.types.reasons import Defer, Preempt
 from scheduler_core.types.time import Ns
+
+UNLIMITED = 1 << 62
 
 # --- order ----------------------------------------------------------------------------------------------------------
 
@@ -85,7 +87,7 @@ class WholeRequest:
     """As much as the budget allows."""
 
     def limit(self, request: RequestView, view: View) -> int:
-        return request.debt
+        return UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class LongPrefillCap:
     cap: int
 
     def limit(self, request: RequestView, view: View) -> int:
-        return self.cap if view.running + view.waiting > 1 else request.debt
+        return self.cap if view.running + view.waiting > 1 else UNLIMITED
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------
@@ -127,13 +129,12 @@ class RoomAboveWatermark:
 
     watermark_blocks: int = 0
 
-    def decide(self, candidate: Candidate, view: View) -> Deferral | None:
-        have = view.free_blocks - candidate.idle_hits - view.pledged_blocks
-        if view.running:
-            have -= self.watermark_blocks
-        if candidate.reserve_blocks <= have:
+    def decide(self, reserve_blocks: int, room_blocks: int, view: View) -> Deferral | None:
+        if self.watermark_blocks and view.running:
+            room_blocks -= self.watermark_blocks
+        if reserve_blocks <= room_blocks:
             return None
-        return Deferral(Defer.NO_BLOCKS, candidate.reserve_blocks, have)
+        return Deferral(Defer.NO_BLOCKS, reserve_blocks, room_blocks)
 
 
 # --- victim ---------------------------------------------------------------------------------------------------------

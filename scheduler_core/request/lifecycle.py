@@ -1,11 +1,11 @@
 """States of a request and the only legal ways between them, as data."""
 
-from enum import Enum, auto
+from enum import IntEnum, auto
 
 from scheduler_core.types.errors import CallerError
 
 
-class State(Enum):
+class State(IntEnum):
     """Where a live request is; each has exactly one."""
 
     QUEUED = auto()
@@ -14,7 +14,7 @@ class State(Enum):
     ENDED = auto()
 
 
-class Event(Enum):
+class Event(IntEnum):
     """What can happen to a request."""
 
     ADMIT = auto()

@@ -1,6 +1,6 @@
 """A request inside an instance."""
 
-from scheduler_core.request.lifecycle import Event, State, next_state
+from scheduler_core.request.lifecycle import TRANSITIONS, Event, State, next_state
 from scheduler_core.request.progress import Progress
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.types.plan import Phase
@@ -86,4 +86,5 @@ class LiveRequest(Progress):
 
     def apply(self, event: Event) -> None:
         """Go through the lifecycle table; an illegal event raises and changes nothing."""
-        self.state = next_state(self.state, event)
+        state = TRANSITIONS.get((self.state, event))
+        self.state = next_state(self.state, event) if state is None else state

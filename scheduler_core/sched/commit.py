@@ -1,6 +1,7 @@
 """Applies the answer to a step: tokens, stops, publication, release."""
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import APART, LiveRequest
@@ -44,22 +45,28 @@ def commit(state: InstanceState, policy: PolicySet, result: StepResult) -> Compl
     return Completed(tuple(emitted), tuple(ended))
 
 
-def commit_fused(
-    state: InstanceState, policy: PolicySet, step: FusedStep, ends: Mapping[int, str]
-) -> list[tuple[LiveRequest, Ended]]:
+FusedEffects: TypeAlias = tuple[list[LiveRequest], list[tuple[LiveRequest, Ended]]]
+"""Who joined the cohort in a fused step, and who ended."""
+
+
+def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends: Mapping[int, str]) -> FusedEffects:
     """Apply a fused step: sampling grants and decoders each emitted a token, the last one for those in ``ends``.
 
     ``ends`` maps requests to the reason of their end. Requests that have caught up join the cohort.
     """
     state.steps_done += 1
+    late = policy.prefix_cache and policy.publish is Publish.AT_CONFIRM
     if step.decoders:
-        if policy.publish is Publish.AT_CONFIRM:
+        if late:
             state.memory.publish_cohort(state.cohort)
         state.cohort.advance()
+    joined: list[LiveRequest] = []
     over: list[LiveRequest] = []
     for grant in step.grants:
         request = state.requests[grant.request]
-        _confirm(state, policy, request, grant)
+        request.confirm(grant.start + grant.length, sampled=grant.samples)
+        if late:
+            state.memory.publish(request, request.confirmed)
         if not grant.samples:
             continue
         if request.id in ends or request.known >= request.stop_at:
@@ -67,16 +74,18 @@ def commit_fused(
         else:
             del state.apart[request.id]
             state.cohort.join(request)
+            joined.append(request)
     for number in ends:
-        member = state.requests.get(number)
-        if member is not None and member.joined != APART:
+        member = state.requests[number]
+        if member.joined != APART:
             over.append(member)
     if len(over) > 1:
         over.sort(key=lambda request: request.run_seq)
     ended = [(request, _finish(state, policy, request, ends.get(request.id, AT_LIMIT))) for request in over]
     if state.held:
         release_batch(state)
-    return ended
+    state.released.clear()
+    return joined, ended
 
 
 def end(

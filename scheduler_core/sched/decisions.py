@@ -2,30 +2,18 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from scheduler_core.types.reasons import Defer
 
 
-@dataclass(frozen=True, slots=True)
-class Deferral:
+class Deferral(NamedTuple):
     """Why a waiting request is passed over, with the compared numbers; ``skip`` lets those behind it be tried."""
 
     reason: Defer
     need: int
     have: int
     skip: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A waiting request under consideration: what it would take.
-
-    ``reserve_blocks`` is the room that must be in sight beyond cache hits, ``idle_hits`` the hit blocks that are free
-    now and would leave the free list (V-10).
-    """
-
-    reserve_blocks: int
-    idle_hits: int
 
 
 class Serve(Enum):

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from scheduler_core.request.live import APART, LiveRequest
-from scheduler_core.sched.commit import commit_fused
+from scheduler_core.sched.cohort import Cohort
+from scheduler_core.sched.commit import FusedEffects, commit_fused
 from scheduler_core.sched.decisions import Publish
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.laws import check_liveness
 from scheduler_core.sched.memory import CountedMemory
-from scheduler_core.sched.plan import Ended, FusedStep
-from scheduler_core.sched.planner import StepBuilder
+from scheduler_core.sched.plan import FusedStep
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.time import Ns
@@ -36,26 +36,25 @@ class FusedInstance(Instance):
         return len(self._state.waiting)
 
     @property
-    def tick(self) -> int:
-        """Steps that the cohort has taken."""
-        return self._state.cohort.tick
+    def cohort(self) -> Cohort:
+        """Requests that advance together; to be read only."""
+        return self._state.cohort
 
     def plan_fused(self, now_ns: Ns) -> FusedStep | None:
         """As `plan`; complete it with `complete_fused` before planning again."""
         state = self._state
-        builder = StepBuilder(state, self.policy, now_ns)
-        builder.build()
+        builder = self._builder
+        builder.build(now_ns)
         grants, decoders = tuple(builder.grants.values()), builder.decoders
         if not grants and not decoders:
             check_liveness(state, self.next_wakeup(now_ns))
             return None
         number = state.next_step
         state.next_step += 1
-        state.released.clear()
         repeats = not grants and not builder.preempted and decoders == len(state.running)
         return FusedStep(number, grants, decoders, state.cohort.context_tokens, repeats)
 
-    def complete_fused(self, step: FusedStep, ends: Mapping[int, str]) -> list[tuple[LiveRequest, Ended]]:
+    def complete_fused(self, step: FusedStep, ends: Mapping[int, str]) -> FusedEffects:
         """Every sampling grant and every decoder emitted a token, the last one for requests in ``ends``, with why."""
         return commit_fused(self._state, self.policy, step, ends)
 
@@ -66,15 +65,14 @@ class FusedInstance(Instance):
         self._state.cohort.advance()
         self._state.steps_done += 1
 
-    def repeat(self) -> FusedStep | None:
-        """The same step again, if the pool has room for it; only after one that ``may_repeat``, with no event since."""
+    def repeat(self) -> bool:
+        """Plan the same step again, if the pool has room; only after one that ``may_repeat``, with no event since."""
         state, cohort = self._state, self._state.cohort
         if cohort.growth() > state.memory.free:
-            return None
+            return False
         state.memory.grow_cohort(cohort, publish=self.policy.publish is Publish.AT_GRANT)
-        number = state.next_step
         state.next_step += 1
-        return FusedStep(number, (), cohort.count, cohort.context_tokens, True)
+        return True
 
     def expand(self, step: FusedStep) -> list[tuple[int, int, int, int, str, bool, int]]:
         """The step's grants one by one, as an `Instance` would have planned them; between planning and completing.
@@ -93,6 +91,7 @@ class FusedInstance(Instance):
                 rows.append((request.id, request.epoch, start, 1, Phase.DECODE.value, True, 0))
         return rows
 
-    def live(self, request: int) -> LiveRequest | None:
-        """A live request, to be read only."""
-        return self._state.requests.get(request)
+    @property
+    def live(self) -> Mapping[int, LiveRequest]:
+        """Live requests by id; to be read only."""
+        return self._state.requests

@@ -39,6 +39,7 @@ class Instance:
             first_block=first_block,
         )
         self._state = InstanceState(memory, Cohort(limits.block_size), plan_on_promises=plan_on_promises)
+        self._builder = StepBuilder(self._state, policy)
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -76,8 +77,8 @@ class Instance:
         state = self._state
         if len(state.in_flight) >= self._depth:
             raise CallerError(f"{len(state.in_flight)} steps are in flight already")
-        builder = StepBuilder(state, self.policy, now_ns)
-        builder.build()
+        builder = self._builder
+        builder.build(now_ns)
         if not builder.grants:
             check_liveness(state, self.next_wakeup(now_ns))
             return None

@@ -136,16 +136,14 @@ class BlockMemory:
         return self._ledger.readable(self._index.match(self._keys.extend(request, most)[:most]))
 
     def idle(self, hits: list[int]) -> int:
-        return self._ledger.idle(hits) if hits else 0
+        return self._ledger.idle(hits)
 
     def adopt(self, request: LiveRequest, hits: list[int]) -> None:
-        if hits:
-            self._ledger.adopt(hits)
-            request.table.extend(hits)
-            request.blocks = len(hits)
-            request.adopt(len(hits) * self.block_size)
-            request.published = len(hits)
+        self._ledger.adopt(hits)
+        request.table.extend(hits)
+        request.blocks = request.published = len(hits)
         request.hit_tokens = len(hits) * self.block_size
+        request.adopt(request.hit_tokens)
 
     def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
         if not count:
@@ -200,32 +198,20 @@ class BlockMemory:
 class CountedMemory:
     """Blocks as numbers: enough where nothing is cached and no kernel writes, and O(1) per step for a cohort."""
 
-    __slots__ = ("_free", "_total", "block_size", "pledged")
+    __slots__ = ("block_size", "cached", "free", "pledged", "total")
 
     def __init__(self, *, blocks: int, block_size: int) -> None:
         self.block_size = block_size
-        self.pledged = 0
-        self._total = self._free = blocks
-
-    @property
-    def total(self) -> int:
-        return self._total
-
-    @property
-    def free(self) -> int:
-        return self._free
+        self.pledged = self.cached = 0
+        self.total = self.free = blocks
 
     @property
     def used(self) -> int:
-        return self._total - self._free
-
-    @property
-    def cached(self) -> int:
-        return 0
+        return self.total - self.free
 
     @property
     def clean(self) -> int:
-        return self._free
+        return self.free
 
     def match(self, request: LiveRequest) -> list[int]:
         return []
@@ -234,10 +220,10 @@ class CountedMemory:
         return 0
 
     def adopt(self, request: LiveRequest, hits: list[int]) -> None:
-        request.hit_tokens = 0
+        return None
 
     def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
-        self._free -= count
+        self.free -= count
         request.blocks += count
         if request.pledge:
             _use_pledge(self, request, count)
@@ -245,7 +231,7 @@ class CountedMemory:
 
     def grow_cohort(self, cohort: Cohort, *, publish: bool) -> None:
         count = cohort.growth()
-        self._free -= count
+        self.free -= count
         if self.pledged:  # every member is pledged, or none is: the reserve rule is the policy's, not the request's
             self.pledged -= count
 
@@ -257,7 +243,7 @@ class CountedMemory:
 
     def release(self, request: LiveRequest, *, fence: int | None = None) -> int:
         held = request.blocks
-        self._free += held
+        self.free += held
         self.pledged -= request.pledge
         request.blocks = request.pledge = 0
         return held
@@ -270,5 +256,5 @@ class CountedMemory:
 
     def check(self, tables: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
         held = sum(counts)
-        if self._free + held != self._total:
-            raise LawError(f"free {self._free} + held {held} != total {self._total}")
+        if self.free + held != self.total:
+            raise LawError(f"free {self.free} + held {held} != total {self.total}")

@@ -1,10 +1,10 @@
 """Builds one step: serve, preempt, admit, in the order that the policy's shape says."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import APART, LiveRequest
-from scheduler_core.sched.decisions import Candidate, Deferral, Place, Publish, Serve
+from scheduler_core.sched.decisions import Deferral, Place, Publish, Serve
 from scheduler_core.sched.memory import blocks_for, pledge, shortage
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
@@ -14,12 +14,6 @@ from scheduler_core.types.plan import Grant, Phase
 from scheduler_core.types.reasons import Defer, Preempt, Stall
 from scheduler_core.types.records import Admitted, Deferred, Preempted
 from scheduler_core.types.time import Ns
-
-_SERVES: dict[Serve, Callable[[LiveRequest], bool]] = {
-    Serve.ALL: lambda request: True,
-    Serve.PREFILLS: lambda request: request.prefilling,
-    Serve.DECODES: lambda request: not request.prefilling,
-}
 
 
 class StateView:
@@ -68,20 +62,23 @@ class StateView:
 
 
 class StepBuilder:
-    """One planning round. Grants revoked inside the round return their budget exactly (V-15)."""
+    """Plans one step at a time. Grants revoked inside a step return their budget exactly (V-15)."""
 
-    def __init__(self, state: InstanceState, policy: PolicySet, now_ns: Ns) -> None:
+    def __init__(self, state: InstanceState, policy: PolicySet) -> None:
         self.state = state
         self.policy = policy
-        self.now_ns = now_ns
-        self._view = StateView(state, now_ns, policy.limits.token_budget)
+        self._view = StateView(state, 0, policy.limits.token_budget)
+        self._publishes = policy.prefix_cache and policy.publish is Publish.AT_GRANT
         self.grants: dict[int, Grant] = {}
         self.decoders = 0  # members of the cohort served in this step
         self.preempted = False
         self.deferral: tuple[LiveRequest, Deferral] | None = None
 
-    def build(self) -> None:
-        """Fill `grants`, changing the state as if they were under way."""
+    def build(self, now_ns: Ns) -> None:
+        """Fill `grants` anew, changing the state as if they were under way."""
+        self._view.now_ns, self._view.budget_left = now_ns, self.policy.limits.token_budget
+        self.grants = {}
+        self.decoders, self.preempted, self.deferral = 0, False, None
         passes = self.policy.shape.passes(self._view)
         admits = False
         for item in passes.order:
@@ -113,7 +110,8 @@ class StepBuilder:
     def _serve(self, serve: Serve) -> None:
         if self.state.cohort.count and serve is not Serve.PREFILLS:
             self._serve_cohort(serve)
-        selects = _SERVES[serve]
+        if not self.state.apart:
+            return
         # A copy: the victim loop shortens the running order while it is walked, and must neither revisit a victim
         # nor skip the request that follows one.
         for request in tuple(self.state.apart.values()):
@@ -123,7 +121,7 @@ class StepBuilder:
                 continue
             if request.promised and not self.state.plan_on_promises:
                 continue
-            if selects(request):
+            if serve is Serve.ALL or request.prefilling == (serve is Serve.PREFILLS):
                 self._serve_one(request)
 
     def _serve_one(self, request: LiveRequest) -> None:
@@ -160,7 +158,7 @@ class StepBuilder:
             self.decoders -= 1
             self._view.budget_left += 1
         self.state.leave_running(victim, granted=served)
-        preempt(self.state, self.policy, victim, revoked=revoked, reason=reason, now_ns=self.now_ns)
+        preempt(self.state, self.policy, victim, revoked=revoked, reason=reason, now_ns=self._view.now_ns)
         self.preempted = True
 
     # --- members of the cohort ---------------------------------------------------------------------------------
@@ -168,27 +166,26 @@ class StepBuilder:
     def _serve_cohort(self, serve: Serve) -> None:
         """One token for every member, as if each had been served in its place of the running order."""
         cohort, memory = self.state.cohort, self.state.memory
-        if not self._separable(serve):
+        left, free = self._view.budget_left - cohort.count, memory.free - cohort.growth()
+        separable = left >= 0 and free >= 0
+        if separable and serve is Serve.ALL and self.state.apart:
+            separable = self._separable(left, free)
+        if not separable:
             self.state.disband()
             return
-        memory.grow_cohort(cohort, publish=self.policy.publish is Publish.AT_GRANT)
-        self.decoders = cohort.count
-        self._view.budget_left -= self.decoders
+        memory.grow_cohort(cohort, publish=self._publishes)
+        self.decoders, self._view.budget_left = cohort.count, left
 
-    def _separable(self, serve: Serve) -> bool:
-        """Whether serving all members first gives what the running order gives.
+    def _separable(self, left: int, free: int) -> bool:
+        """Whether serving all members first gives what the running order gives, with budget and blocks ``left`` after.
 
-        It does when they fit the budget and no request apart comes before one of them, or all fit together.
+        It does when no request apart comes before one of them, or all fit together.
         """
-        cohort, left = self.state.cohort, self._view.budget_left - self.state.cohort.count
-        first = next(iter(self.state.apart.values()), None)
-        if left < 0 or cohort.growth() > self.state.memory.free:
-            return False
-        if first is None or first.run_seq > cohort.newest or serve is not Serve.ALL:
+        if next(iter(self.state.apart.values())).run_seq > self.state.cohort.newest:
             return True
         wanted = [(r, min(r.debt, self.policy.chunk.limit(r, self._view))) for r in self.state.apart.values()]
         blocks = sum(shortage(self.state.memory, request, length) for request, length in wanted)
-        return sum(n for _, n in wanted) <= left and blocks + cohort.growth() <= self.state.memory.free
+        return sum(length for _, length in wanted) <= left and blocks <= free
 
     # --- waiting requests --------------------------------------------------------------------------------------
 
@@ -197,6 +194,8 @@ class StepBuilder:
             self._defer_head(Deferral(Defer.PREEMPTED_THIS_STEP, 0, 0))
             return
         waiting = self.state.waiting
+        if not waiting:
+            return
         skipped = []
         while (head := waiting.head()) is not None:
             deferral = self._try_admit(head)
@@ -224,7 +223,8 @@ class StepBuilder:
             return Deferral(Defer.NO_BUDGET, min(want, limits.token_budget), self._view.budget_left)
         room = max(self.policy.reserve.tokens(head), head.known)
         reserve = blocks_for(room, memory.block_size) - len(hits)
-        deferral = self.policy.admission.decide(Candidate(reserve, memory.idle(hits)), self._view)
+        room_left = memory.free - memory.pledged - (memory.idle(hits) if hits else 0)
+        deferral = self.policy.admission.decide(reserve, room_left, self._view)
         if deferral is not None:
             return deferral
         self._start(head, hits, reserve)
@@ -254,13 +254,15 @@ class StepBuilder:
         request.run_seq = state.next_run
         state.next_run += 1
         state.running[request.id] = state.apart[request.id] = request
-        state.memory.adopt(request, hits)
+        request.hit_tokens = 0
+        if hits:
+            state.memory.adopt(request, hits)
         if self.policy.reserve.pledges:
             pledge(state.memory, request, reserve)
         if state.keeps_records:
             resumed = request.preemptions > 0
             state.records.append(
-                Admitted(self.now_ns, request.id, request.epoch, request.hit_tokens, resumed, state.next_step)
+                Admitted(self._view.now_ns, request.id, request.epoch, request.hit_tokens, resumed, state.next_step)
             )
 
     # --- both --------------------------------------------------------------------------------------------------
@@ -271,7 +273,7 @@ class StepBuilder:
         self._view.budget_left -= length
         hit = request.hit_tokens if first else 0
         self.grants[request.id] = Grant(request.id, request.epoch, start, length, blocks, samples, phase, hit)
-        if self.policy.publish is Publish.AT_GRANT:
+        if self._publishes:
             self.state.memory.publish(request, min(request.granted, request.known))
 
     def _defer_head(self, deferral: Deferral) -> None:
@@ -283,15 +285,19 @@ class StepBuilder:
         if self.deferral is None:
             self.state.deferred = None
             return
+        if not self.state.keeps_records:
+            return
         request, why = self.deferral
         mark = (request.id, why.reason.value)
-        if mark != self.state.deferred and self.state.keeps_records:
+        if mark != self.state.deferred:
             self.state.deferred = mark
-            self.state.records.append(Deferred(self.now_ns, request.id, why.reason.value, why.need, why.have))
+            self.state.records.append(Deferred(self._view.now_ns, request.id, why.reason.value, why.need, why.have))
 
     def _assert_limits(self) -> None:
         limits = self.policy.limits
-        granted = self.decoders + sum(grant.length for grant in self.grants.values())
+        granted = self.decoders
+        for grant in self.grants.values():
+            granted += grant.length
         if granted + self._view.budget_left != limits.token_budget or self._view.budget_left < 0:
             raise LawError(f"granted {granted} + left {self._view.budget_left} != budget {limits.token_budget}")
         if len(self.state.running) + len(self.state.held) > limits.size:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from scheduler_core.sched.decisions import Candidate, Deferral, Passes, Place, Publish, Retain
+from scheduler_core.sched.decisions import Deferral, Passes, Place, Publish, Retain
 from scheduler_core.sched.view import RequestView, View
 from scheduler_core.types.reasons import Preempt
 from scheduler_core.types.time import Ns
@@ -56,8 +56,12 @@ class Reserve(Protocol):
 class Admission(Protocol):
     """May this waiting request come in now?"""
 
-    def decide(self, candidate: Candidate, view: View) -> Deferral | None:
-        """None admits."""
+    def decide(self, reserve_blocks: int, room_blocks: int, view: View) -> Deferral | None:
+        """None admits.
+
+        ``reserve_blocks`` is the room that must be in sight beyond cache hits; ``room_blocks`` are free, not pledged,
+        and would stay free after adopting the hits (V-10).
+        """
 
 
 class Victim(Protocol):

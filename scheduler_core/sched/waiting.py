@@ -29,6 +29,9 @@ class WaitingQueue:
     def __contains__(self, request: LiveRequest) -> bool:
         return request.id in self._entries
 
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
     def __iter__(self) -> Iterator[LiveRequest]:
         """In queue order. O(n log n)."""
         return (entry[4] for entry in sorted(self._heap, key=lambda e: e[:4]) if self._valid(entry))

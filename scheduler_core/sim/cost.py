@@ -29,11 +29,13 @@ class StepCost:
 
     def step_ns(self, shape: StepShape, step: int) -> Ns:
         """Duration of step number ``step``, at least 1 ns: `spec.target.Affine` of its shape, with noise."""
-        prefill, decode, context, pairs = shape
-        exact = (
-            self._base + self._prefill * prefill + self._decode * decode + self._context * context + self._pair * pairs
-        )
+        return self.duration_ns(*shape, step)
+
+    def duration_ns(self, prefill: int, decode: int, context: int, pairs: int, step: int) -> Ns:
+        """As `step_ns`, with the shape's numbers in its order."""
+        exact = self._base + self._prefill * prefill + self._decode * decode + self._context * context
+        exact += self._pair * pairs
         if self._noise_seed is not None:
             residual = 1 + self._residual_share * standard_normal(self._noise_seed, "residual", step)
             exact *= max(LEAST_FACTOR, self._drift * residual)
-        return max(1, round(exact))
+        return round(exact) or 1

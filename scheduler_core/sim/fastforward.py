@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from scheduler_core.request.live import APART
+from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.commit import AT_LIMIT, STOPPED
 from scheduler_core.sched.fused import FusedInstance
@@ -140,62 +140,67 @@ class FastForward:
 
     def _play(self, step: FusedStep, arrivals: ArrivalStream) -> None:
         """Execute a step, and as long as nothing can change it, the same again."""
-        instance, cost = self.instance, self._cost
         if not step.may_repeat:
-            self._complete(step, self._now + cost.step_ns(_shape(step), step.id), arrivals)
+            self._complete(step, self._now + self._cost.step_ns(_shape(step), step.id), arrivals)
             return
-        blocked = self._patient and instance.waiting > 0
-        again: FusedStep | None = step
-        while again is not None:
-            end = self._now + cost.step_ns(StepShape(0, again.decoders, again.context_tokens, 0), again.id)
-            if self._end_ticks and self._end_ticks[0] <= instance.tick + 1:
-                self._complete(again, end, arrivals)
-                return
+        instance, duration_ns, decoders, number = self.instance, self._cost.duration_ns, step.decoders, step.id
+        cohort = instance.cohort
+        wanted = None if self._patient and instance.waiting else arrivals.next_ns  # a blocked head ignores newcomers
+        last_tick = self._end_ticks[0] - 1
+        while True:
+            end = self._now + duration_ns(0, decoders, cohort.context_tokens, 0, number)
+            if cohort.tick >= last_tick:
+                self._complete(FusedStep(number, (), decoders, cohort.context_tokens, True), end, arrivals)
+                # Fewer go on and nobody waits for their place: still the same step, without them.
+                wanted = arrivals.next_ns
+                if instance.waiting or not cohort.count or (wanted is not None and wanted <= end):
+                    return
+                if not instance.repeat():
+                    return
+                decoders, last_tick, number = cohort.count, self._end_ticks[0] - 1, number + 1
+                continue
             if self._observe is not None:
-                self._observe(again, self._now, end)
+                step = FusedStep(number, (), decoders, cohort.context_tokens, True)
+                self._observe(step, self._now, end)
             self._steps += 1
             self._now = end
             instance.complete_repeat()
-            if not blocked and arrivals.next_ns is not None and arrivals.next_ns <= end:
+            if (wanted is not None and wanted <= end) or not instance.repeat():
                 return
-            again = instance.repeat()
+            number += 1
 
     def _complete(self, step: FusedStep, end: Ns, arrivals: ArrivalStream) -> None:
-        instance, tracks = self.instance, self._tracks
+        instance = self.instance
         start, self._now = self._now, end
         if self._observe is not None:
             self._observe(step, start, end)
         self._steps += 1
-        ends = self._ends_of_tick(instance.tick + 1) if step.decoders else {}
+        ends = self._ends_of_tick(instance.cohort.tick + 1) if step.decoders else {}
         for grant in step.grants:
-            track = tracks[grant.request]
+            track = self._tracks[grant.request]
             if track.started_ns is None:
                 track.started_ns, track.hit_tokens = start, grant.hit_tokens
             if grant.samples:
                 if track.first_ns is None:
                     track.first_ns = end
-                live = instance.live(grant.request)
-                assert live is not None
-                if live.emitted + 1 >= track.output:
+                if instance.live[grant.request].emitted + 1 >= track.output:
                     ends[grant.request] = STOPPED
-        for live, ended in instance.complete_fused(step, ends):
+        joined, over = instance.complete_fused(step, ends)
+        for live in joined:
+            self._schedule_end(live)
+        for live, ended in over:
             self._preemptions += live.preemptions
             self._row(ended, end, live.spec.prompt_tokens, live.preemptions)
-            arrivals.ended(ended.request, end)
-        for grant in step.grants:
-            if grant.samples:
-                self._schedule_end(grant.request)
+            if not arrivals.independent:
+                arrivals.ended(ended.request, end)
 
-    def _schedule_end(self, request: int) -> None:
+    def _schedule_end(self, live: LiveRequest) -> None:
         """Note the tick at which a new member of the cohort emits its last token."""
-        live = self.instance.live(request)
-        if live is None or live.joined == APART:
-            return
-        true_left = self._tracks[request].output - live.emitted
+        true_left = self._tracks[live.id].output - live.emitted
         limit_left = live.stop_at - live.known
-        reason = STOPPED if true_left <= limit_left else AT_LIMIT
-        tick = self.instance.tick + min(true_left, limit_left)
-        entry = (request, live.epoch, live.joined, reason)
+        left, reason = (true_left, STOPPED) if true_left <= limit_left else (limit_left, AT_LIMIT)
+        tick = live.joined + left
+        entry = (live.id, live.epoch, live.joined, reason)
         if tick in self._ends:
             self._ends[tick].append(entry)
         else:
@@ -207,7 +212,7 @@ class FastForward:
         ends: dict[int, str] = {}
         while self._end_ticks and self._end_ticks[0] <= tick:
             for request, epoch, joined, reason in self._ends.pop(heapq.heappop(self._end_ticks)):
-                live = self.instance.live(request)
+                live = self.instance.live.get(request)
                 if live is not None and live.epoch == epoch and live.joined == joined:
                     ends[request] = reason
         return ends

@@ -10,6 +10,7 @@ Cursors of a request, in tokens of prompt + emitted output::
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from scheduler_core.types.intervals import Lane
 from scheduler_core.types.time import Ns
@@ -23,8 +24,7 @@ class Phase(StrEnum):
     RECOMPUTE = "recompute"
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """``length`` tokens of request ``request`` are to be computed, from position ``start``.
 
     ``new_blocks`` are appended to the request's block table before the step; with the blocks of earlier grants the
@@ -69,8 +69,7 @@ class StepPlan:
         return hashlib.blake2b(f"{self.id}|{text}|{self.released}".encode(), digest_size=8).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class GrantResult:
+class GrantResult(NamedTuple):
     """What one grant yielded: a token id, and whether it was the request's last one.
 
     The id is None when the grant did not sample, and on targets whose tokens have no ids (`Grant.samples` says whether

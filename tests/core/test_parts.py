@@ -187,7 +187,7 @@ def test_liveness_names_the_state():
     """A policy that never lets anybody in is found out at the first step, not by waiting."""
 
     class NeverAdmits:
-        def decide(self, candidate, view):
+        def decide(self, reserve_blocks, room_blocks, view):
             from scheduler_core.sched.decisions import Deferral
             from scheduler_core.types.reasons import Defer
 
