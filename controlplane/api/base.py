@@ -7,6 +7,7 @@ from django.conf import settings
 from django.http import HttpResponseNotModified
 from django.http.response import HttpResponseBase
 from rest_framework.permissions import SAFE_METHODS
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer, Serializer
@@ -67,6 +68,16 @@ class ListView(ApiView):
         return pages.get_paginated_response(serializer(rows, many=True).data)
 
 
+def require_match(request: Request, data: Any) -> None:
+    """Refuse with 412 when an ``If-Match`` header names another version of the object than ``data`` is.
+
+    Tags are weak (they follow the whole answer), so this guards against lost updates, not against byte differences.
+    """
+    asked = request.headers.get("If-Match", "*")
+    if asked != "*" and _tag(JSONRenderer().render(data)) not in [part.strip() for part in asked.split(",")]:
+        raise ApiProblem(412, "It was changed since you read it; read it again.")
+
+
 def created(data: Any, location: str) -> Response:
     """201 with the address of what was made."""
     return Response(data, status=201, headers={"Location": location})
@@ -86,11 +97,15 @@ def _read_capped(request: Request) -> None:
         _ = request._request.body  # enforces DATA_UPLOAD_MAX_MEMORY_SIZE, also without a Content-Length
 
 
+def _tag(content: bytes) -> str:
+    return f'W/"{hashlib.blake2b(content, digest_size=12).hexdigest()}"'
+
+
 def _not_modified(request: Any, response: HttpResponseBase) -> HttpResponseBase:
     """Give successful JSON reads a weak entity tag, and answer 304 to a reader who has that version."""
     if request.method != "GET" or response.status_code != 200 or not isinstance(response, Response):
         return response
-    tag = f'W/"{hashlib.blake2b(response.content, digest_size=12).hexdigest()}"'
+    tag = _tag(response.content)
     asked = request.META.get("HTTP_IF_NONE_MATCH", "")
     if tag in [part.strip() for part in asked.split(",")]:
         unchanged = HttpResponseNotModified()

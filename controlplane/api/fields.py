@@ -30,6 +30,12 @@ class Input(serializers.Serializer[Any]):
         return super().to_internal_value(data)
 
 
+class ArchiveIn(Input):
+    """Whether lists and pickers hide it."""
+
+    archived = serializers.BooleanField()
+
+
 class Nothing(Input):
     """An empty body."""
 

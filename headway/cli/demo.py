@@ -33,6 +33,7 @@ def demo(
         made = demo_experiment.build(profile, trace=rows, file=None if file is None else file.expanduser().resolve())
         _tell(made)
         data, _ = upload_trace(client, _submittable(made.experiment.canonical()), Path.cwd())
+        client.post("/profiles", profile.canonical())
         experiment = client.post("/experiments", data)
         say(f"Watch it live: {client.connection.url}/experiments/{experiment['id']}/")
         raise typer.Exit(follow_to_end(client, experiment["id"], as_data=False))

@@ -14,7 +14,10 @@ from tests.api.conftest import Api, World
 
 VERBS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 PUBLIC = {"health"}
-OWNER_ONLY = {"workload-versions", "policy-versions", "experiment-cancel", "run-cancel", "run-retry"}
+OWNER_ONLY = {
+    "workload-versions", "policy-versions", "experiment-cancel", "run-cancel", "run-retry", "run-close", "experiment",
+    "workload", "policy", "dataset",
+}  # fmt: skip
 STAFF_ONLY = {"worker-drain"}
 
 
@@ -67,18 +70,23 @@ def test_everyone_signed_in_sees_the_work(world: World, teammate: User, by_token
 def test_only_owner_and_staff_change_it(
     world: World, teammate: User, staff: User, owner: User, by_token: Callable[..., Api]
 ) -> None:
-    bodies = {"worker-drain": {"draining": True}}
+    archive = {"archived": False}
+    bodies = {
+        "worker-drain": {"draining": True},
+        "workload-versions": {"spec": world.workload.versions.get().spec},
+        "policy-versions": {"spec": {"policy": "static"}},
+        **dict.fromkeys(("experiment", "workload", "policy"), archive),
+    }
     tom, stella, olga = by_token(teammate), by_token(staff), by_token(owner)
     for name, address, known in _all(world):
-        if "POST" not in known or name not in OWNER_ONLY | STAFF_ONLY:
+        if name not in OWNER_ONLY | STAFF_ONLY:
             continue
-        body = bodies.get(name, {"spec": world.workload.versions.get().spec} if "workload" in name else {})
-        if name == "policy-versions":
-            body = {"spec": {"policy": "static"}}
-        assert tom.post(address, body).status_code == 403, name
-        if name in STAFF_ONLY:
-            assert olga.post(address, body).status_code == 403, name
-        assert stella.post(address, body).status_code in (200, 201, 202, 409), name
+        for verb in known - {"GET"}:
+            body = bodies.get(name, {})
+            assert tom.call(verb, address, body).status_code == 403, (name, verb)
+            if name in STAFF_ONLY:
+                assert olga.call(verb, address, body).status_code == 403, (name, verb)
+            assert stella.call(verb, address, body).status_code in (200, 201, 202, 204, 409), (name, verb)
 
 
 def test_the_table_of_protected_views_is_complete(world: World) -> None:

@@ -221,3 +221,36 @@ def test_a_detail_carries_a_tag_and_an_unchanged_one_is_304(world: World, api: A
 def test_both_spellings_of_an_address_work(world: World, api: Api) -> None:
     assert api.get(f"/runs/{world.run.pk}/").json()["id"] == world.run.pk
     assert api.post("/experiments/", EXPERIMENT).status_code == 201
+
+
+def test_notes_and_archiving_guarded_against_lost_updates(world: World, api: Api) -> None:
+    address = f"/experiments/{world.experiment.pk}"
+    seen = api.get(address)
+    first = api.call("PATCH", address, {"notes": "mine"}, headers={"If-Match": seen["ETag"]})
+    assert first.json()["notes"] == "mine"
+    late = api.call("PATCH", address, {"notes": "yours"}, headers={"If-Match": seen["ETag"]})
+    assert (late.status_code, late.json()["code"]) == (412, "changed_meanwhile")
+    assert api.get(address).json()["notes"] == "mine"
+    assert api.call("PATCH", address, {"archived": True}).status_code == 409
+    api.post(f"{address}/cancel")
+    assert api.call("PATCH", address, {"archived": True}, headers={"If-Match": "*"}).status_code == 200
+    assert api.get("/experiments").json()["results"] == []
+    assert len(api.get("/experiments?archived=true").json()["results"]) == 1
+    assert api.call("PATCH", f"/policies/{world.policy.pk}", {"archived": True}).json()["archived_at"]
+
+
+def test_a_trace_in_use_stays(world: World, api: Api) -> None:
+    spec = {"trace": {"dataset": world.dataset.pk}}
+    made = api.post("/workloads", {"name": "plays it", "spec": spec}).json()
+    address = f"/datasets/{world.dataset.pk}"
+    assert api.call("DELETE", address).status_code == 409
+    assert made["versions"][0]["dataset"] == world.dataset.pk
+    from controlplane.workloads.models import Workload
+
+    Workload.objects.filter(pk=made["id"]).delete()
+    assert api.call("DELETE", address).status_code == 204
+    assert api.get(address).status_code == 404
+
+
+def test_a_run_that_no_worker_holds_cannot_be_closed_by_force(world: World, api: Api) -> None:
+    assert api.post(f"/runs/{world.run.pk}/close").status_code == 409

@@ -109,6 +109,13 @@ class DatasetDetail(ApiView):
         dataset = get_object_or_404(selectors.datasets_visible_to(request.user), pk=pk)
         return Response(DatasetOut(dataset, context={"request": request}).data)
 
+    @extend_schema(operation_id="datasets_delete", tags=TAGS, responses={204: None})
+    def delete(self, request: Request, pk: str) -> Response:
+        """Remove an imported trace; 409 while a workload plays it."""
+        dataset = get_object_or_404(selectors.datasets_visible_to(request.user), pk=pk)
+        services.delete_dataset(dataset=dataset, user=self.person)
+        return Response(status=204)
+
 
 class DatasetFile(ApiView):
     """The trace file as it was uploaded."""

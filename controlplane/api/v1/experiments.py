@@ -9,7 +9,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from controlplane.api.base import ApiView, ListView, created
+from controlplane import access
+from controlplane.api.base import ApiView, ListView, created, require_match
 from controlplane.api.fields import (
     ExperimentSpecField,
     Input,
@@ -91,6 +92,13 @@ class ExperimentFilter(serializers.Serializer[Any]):
     archived = serializers.BooleanField(required=False, default=False)
 
 
+class ExperimentChange(Input):
+    """What may change of an experiment."""
+
+    notes = serializers.CharField(required=False, allow_blank=True, max_length=10_000)
+    archived = serializers.BooleanField(required=False)
+
+
 class CloneIn(Input):
     """What differs from the original: top-level keys of the spec that replace its own."""
 
@@ -161,6 +169,21 @@ class ExperimentDetail(ApiView):
     @extend_schema(operation_id="experiments_show", tags=TAGS, responses=ExperimentDetailOut)
     def get(self, request: Request, pk: str) -> Response:
         """One experiment: spec, runs, verdict."""
+        return Response(ExperimentDetailOut(_experiment(request, pk), context={"request": request}).data)
+
+    @extend_schema(
+        operation_id="experiments_change", tags=TAGS, request=ExperimentChange, responses=ExperimentDetailOut
+    )
+    def patch(self, request: Request, pk: str) -> Response:
+        """Change what may change: the notes, and whether lists hide it."""
+        experiment = _experiment(request, pk)
+        access.require_change(request.user, experiment)
+        require_match(request, ExperimentDetailOut(experiment, context={"request": request}).data)
+        change = self.read(ExperimentChange)
+        if "notes" in change:
+            services.set_notes(experiment=experiment, user=self.person, notes=change["notes"])
+        if "archived" in change:
+            services.set_archived(experiment=experiment, user=self.person, archived=change["archived"])
         return Response(ExperimentDetailOut(_experiment(request, pk), context={"request": request}).data)
 
 

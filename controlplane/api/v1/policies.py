@@ -8,8 +8,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from controlplane.api.base import ApiView, ListView, created
-from controlplane.api.fields import Input, Link, ObjectField, PolicySpecField
+from controlplane.api.base import ApiView, ListView, created, require_match
+from controlplane.api.fields import ArchiveIn, Input, Link, ObjectField, PolicySpecField
 from controlplane.policies import selectors, services
 from controlplane.policies.models import Policy, PolicyVersion
 
@@ -87,6 +87,14 @@ class PolicyDetail(ApiView):
     @extend_schema(operation_id="policies_show", tags=TAGS, responses=PolicyOut)
     def get(self, request: Request, pk: str) -> Response:
         """One policy with its versions."""
+        return Response(_policy(request, pk))
+
+    @extend_schema(operation_id="policies_archive", tags=TAGS, request=ArchiveIn, responses=PolicyOut)
+    def patch(self, request: Request, pk: str) -> Response:
+        """Hide from lists and pickers, or bring back; what used it keeps it."""
+        policy = get_object_or_404(selectors.visible_to(request.user), pk=pk)
+        require_match(request, _policy(request, pk))
+        services.set_archived(policy=policy, user=self.person, archived=self.read(ArchiveIn)["archived"])
         return Response(_policy(request, pk))
 
 

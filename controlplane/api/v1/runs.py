@@ -217,6 +217,17 @@ class RunRetry(ApiView):
         return Response(RunOut(run_for(request, pk), context={"request": request}).data, status=202)
 
 
+class RunClose(ApiView):
+    """Ending a run without its worker."""
+
+    @extend_schema(operation_id="runs_close", tags=TAGS, request=Reason, responses=RunOut)
+    def post(self, request: Request, pk: str) -> Response:
+        """End a run whose worker is gone or does not answer; whatever it still writes is refused."""
+        run = run_for(request, pk)
+        services.force_close(run=run, user=self.person, reason=self.read(Reason)["reason"])
+        return Response(RunOut(run_for(request, pk), context={"request": request}).data)
+
+
 class RunSamples(ApiView):
     """The live sample log of a run."""
 

@@ -9,8 +9,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from controlplane.api.base import ApiView, ListView, created
-from controlplane.api.fields import Input, Link, ObjectField, WorkloadSpecField
+from controlplane.api.base import ApiView, ListView, created, require_match
+from controlplane.api.fields import ArchiveIn, Input, Link, ObjectField, WorkloadSpecField
 from controlplane.workloads import selectors, services
 from controlplane.workloads.models import ArrivalPlan, Workload, WorkloadVersion
 
@@ -100,6 +100,14 @@ class WorkloadDetail(ApiView):
     @extend_schema(operation_id="workloads_show", tags=TAGS, responses=WorkloadOut)
     def get(self, request: Request, pk: str) -> Response:
         """One workload with its versions."""
+        return Response(_workload(request, pk))
+
+    @extend_schema(operation_id="workloads_archive", tags=TAGS, request=ArchiveIn, responses=WorkloadOut)
+    def patch(self, request: Request, pk: str) -> Response:
+        """Hide from lists and pickers, or bring back; what used it keeps it."""
+        workload = get_object_or_404(selectors.visible_to(request.user), pk=pk)
+        require_match(request, _workload(request, pk))
+        services.set_archived(workload=workload, user=self.person, archived=self.read(ArchiveIn)["archived"])
         return Response(_workload(request, pk))
 
 
