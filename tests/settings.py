@@ -14,3 +14,5 @@ CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"
 
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["TEST"] = {"NAME": HOME / "test.sqlite3"}  # a file, so that other processes see it too
+
+STATIC_ROOT.mkdir(exist_ok=True)  # or WhiteNoise warns at every request

@@ -20,7 +20,8 @@ def visible_to(user: Person) -> QuerySet[Experiment]:
         ended_count=Count(runs, filter=Q(**{f"{runs}__run__state__in": TERMINAL_STATES})),
         failed_count=Count(runs, filter=Q(**{f"{runs}__run__state__in": bad})),
     )
-    return visible(annotated, user)
+    # Said again, because a query that counts loses the model's own order.
+    return visible(annotated.order_by("-created_at", "id"), user)
 
 
 def runs_of(experiment: Experiment) -> QuerySet[Run]:

@@ -72,7 +72,12 @@ CHARTS = (
         (Line("busy_share", "pool busy", 1, 100.0), Line("hit_rate", "prefix hit rate", 3, 100.0)),
         top=100.0,
     ),
-    ChartSpec("done", "Finished requests and preemptions", "count", (Line("done", "finished", 1), Line("preemptions", "preemptions", 5))),
+    ChartSpec(
+        "done",
+        "Finished requests and preemptions",
+        "count",
+        (Line("done", "finished", 1), Line("preemptions", "preemptions", 5)),
+    ),
 )
 
 

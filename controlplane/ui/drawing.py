@@ -99,7 +99,9 @@ def quantile_curve(quantiles: Mapping[str, float]) -> Figure | None:
     line = "M" + " L".join(f"{x(share):.1f},{y(value):.1f}" for share, value in points)
     area = f"{line} L{x(1):.1f},{HEIGHT - BOTTOM} L{x(points[0][0]):.1f},{HEIGHT - BOTTOM} Z"
     median = dict(points).get(0.5)
-    reading = f"Half of the requests have at most {readings.number(median)} tokens; the longest has {readings.number(top)}."
+    reading = (
+        f"Half of the requests have at most {readings.number(median)} tokens; the longest has {readings.number(top)}."
+    )
     return Figure(
         area,
         line,

@@ -76,7 +76,7 @@ def listing(
     start = (page - 1) * PAGE_ROWS
     rows = list(queryset[start : start + PAGE_ROWS + 1])
     answer = Listing(rows[:PAGE_ROWS], text, chosen, chips=_chips(params, text, chosen))
-    answer.later = _href(params, page=str(page - 1)) if page > 1 else ""
+    answer.later = _href(params, page="" if page == 2 else str(page - 1)) if page > 1 else ""
     answer.earlier = _href(params, page=str(page + 1)) if len(rows) > PAGE_ROWS else ""
     return answer
 

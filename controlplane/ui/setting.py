@@ -34,7 +34,9 @@ def experiment_setting(user: Person) -> Setting:
     """Choices of an experiment form: all of the above, saved versions and profiles."""
     setting = workload_setting(user)
     policy = policy_setting()
-    profiles = [(name, name) for name in dict.fromkeys(fleet.profiles_visible_to(user).values_list("name", flat=True)[:MOST])]
+    profiles = [
+        (name, name) for name in dict.fromkeys(fleet.profiles_visible_to(user).values_list("name", flat=True)[:MOST])
+    ]
     setting.choices |= policy.choices | {(ModelledTarget, "profile"): (("auto", "the newest"), *profiles)}
     setting.refreshing, setting.presets = policy.refreshing, policy.presets
     setting.saved = {WorkloadSpec: _saved_workloads(user), PolicySpec: _saved_policies(user)}

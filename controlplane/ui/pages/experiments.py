@@ -155,9 +155,7 @@ def _edit_page(request: HttpRequest, editor: Editor, source: Experiment | None) 
 @require_safe
 def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
     """One experiment."""
-    experiment = get_object_or_404(
-        selectors.visible_to(request.user).select_related("cloned_from"), pk=experiment_id
-    )
+    experiment = get_object_or_404(selectors.visible_to(request.user).select_related("cloned_from"), pk=experiment_id)
     runs = list(selectors.runs_of(experiment).defer("job"))
     arms = list(experiment.arms.select_related("policy_version__policy"))
     allowed = may_change(request.user, experiment)
@@ -190,7 +188,12 @@ def _overlay(arms: list[Any], runs: list[Run]) -> list[dict[str, Any]]:
     """What the overlay charts need: for each repeat the run of each arm, in the order of arms."""
     position = {arm.pk: index for index, arm in enumerate(arms)}
     rows = [
-        {"run": run.pk, "repeat": run.arm_run.repeat, "arm": run.arm_run.arm.name, "place": position[run.arm_run.arm_id]}
+        {
+            "run": run.pk,
+            "repeat": run.arm_run.repeat,
+            "arm": run.arm_run.arm.name,
+            "place": position[run.arm_run.arm_id],
+        }
         for run in runs
     ]
     return sorted(rows, key=lambda row: (row["repeat"], row["place"]))

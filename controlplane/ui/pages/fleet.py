@@ -23,7 +23,12 @@ from controlplane.ui.editor import dump
 def index(request: HttpRequest) -> HttpResponse:
     """Workers, queues and profiles."""
     now = timezone.now()
-    held = {run.lease_worker: run for run in Run.objects.filter(state__in=LEASED_STATES).only("id", "title", "lease_worker", "owner_id", "done", "total")}
+    held = {
+        run.lease_worker: run
+        for run in Run.objects.filter(state__in=LEASED_STATES).only(
+            "id", "title", "lease_worker", "owner_id", "done", "total"
+        )
+    }
     workers = [
         {"worker": worker, "status": worker.status(now), "run": held.get(worker.name)}
         for worker in selectors.workers_visible_to(request.user)
@@ -51,7 +56,9 @@ def calibrate(request: HttpRequest) -> HttpResponse:
     def start() -> None:
         made.append(services.start_calibration(owner=person, name=name, target=target, quick=True))
 
-    response = act(request, start, done="The calibration is queued; its profile appears here when it is done.", then="fleet")
+    response = act(
+        request, start, done="The calibration is queued; its profile appears here when it is done.", then="fleet"
+    )
     return redirect("run", made[0].pk) if made else response
 
 
@@ -84,5 +91,3 @@ def profile(request: HttpRequest, profile_id: str) -> HttpResponse:
         "changes": differences(others[0].data, found.data) if others else [],
     }
     return render(request, "fleet/profile.html", context)
-
-

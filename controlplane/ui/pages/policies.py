@@ -39,6 +39,7 @@ def index(request: HttpRequest) -> HttpResponse:
         Filter("archived", "Archived", {"yes": ("only archived", Q(archived_at__isnull=False))}),
     ]
     rows = selectors.visible_to(request.user).annotate(uses=Count("versions__arms"))
+    rows = rows.order_by("-created_at", "id")
     if request.GET.get("archived") != "yes":
         rows = rows.filter(archived_at=None)
     page = listing(request, rows, search=("name",), filters=filters)

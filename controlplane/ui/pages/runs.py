@@ -111,9 +111,7 @@ def cancel(request: HttpRequest, run_id: str) -> HttpResponse:
     """Ask for the end of a run."""
     run, person = get_object_or_404(selectors.visible_to(request.user), pk=run_id), require_person(request.user)
     done = "A waiting run is cancelled at once; a running one stops within a few seconds and keeps what it measured."
-    return act(
-        request, lambda: services.request_cancel(run=run, user=person), done=done, then=f"/runs/{run.pk}/"
-    )
+    return act(request, lambda: services.request_cancel(run=run, user=person), done=done, then=f"/runs/{run.pk}/")
 
 
 @login_required

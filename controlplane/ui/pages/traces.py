@@ -32,7 +32,7 @@ def index(request: HttpRequest) -> HttpResponse:
         equals("format", "Format", "format", [(name, name) for name in TRACE_FORMATS]),
         Filter("owner", "Owner", {"me": ("me", Q(owner_id=request.user.pk))}),
     ]
-    rows = selectors.datasets_visible_to(request.user).annotate(uses=Count("versions"))
+    rows = selectors.datasets_visible_to(request.user).annotate(uses=Count("versions")).order_by("-created_at", "id")
     return render(request, "traces/list.html", {"page": listing(request, rows, search=("name",), filters=filters)})
 
 
