@@ -205,7 +205,7 @@ class _Reader:
         """Positions the model is exact for: inside its sliding window, windowed and full attention are the same."""
         length = self._positive("max_position_embeddings")
         window = self._data.get("sliding_window")
-        if window and self._data.get("use_sliding_window", True):
+        if window and self._data.get("use_sliding_window", self._data.get("model_type") in ("mistral", "mixtral")):
             return min(length, int(window))
         return length
 
@@ -244,7 +244,7 @@ class _Reader:
             dense = set(self._data.get("mlp_only_layers") or [])
             dense |= {layer for layer in range(layers) if (layer + 1) % step}
             return Experts(
-                count=self._positive("num_experts"),
+                count=self._positive("num_experts" if "num_experts" in self._data else "num_local_experts"),
                 active=self._positive("num_experts_per_tok"),
                 width=self._positive("moe_intermediate_size"),
                 normalise=bool(self._data.get("norm_topk_prob", False)),

@@ -7,8 +7,9 @@ import torch
 TIE_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02}
 """Logit distance below which two tokens count as tied, by dtype.
 
-Another batch shape adds the same products in another order; the resulting change of a logit, measured over plans,
-batch mates and chunkings of the built-in shapes, stays below a tenth of these figures.
+Another batch shape adds the same products in another order. The largest change of a logit found so, over chunkings,
+batch mates and both CPU backends on the built-in shapes (logits of standard deviation 1), was 6e-6 in fp32 and 0.017
+in bf16.
 """
 
 

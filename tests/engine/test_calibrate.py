@@ -1,0 +1,177 @@
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from gpu_runner.calibrate.__main__ import main
+from gpu_runner.calibrate.fit import fit
+from gpu_runner.calibrate.grid import Point, points
+from gpu_runner.calibrate.measure import Bench, Measured
+from gpu_runner.calibrate.profile import Stopped, calibrate
+from gpu_runner.engine.executor import TorchExecutor
+from scheduler_core.spec.job import MESSAGES, CalibrationJob
+from scheduler_core.spec.target import Affine, Profile, TorchTarget
+from scheduler_core.types.errors import InputError
+from scheduler_core.types.shape import StepShape
+from tests.engine.conftest import settings_for
+
+TRUE = Affine(base_ns=2e6, prefill_token_ns=80_000, decode_request_ns=150_000, context_token_ns=900, prefill_pair_ns=20)
+
+
+def affine_ns(shape: StepShape) -> float:
+    """`spec.target.Affine` written out."""
+    return (
+        TRUE.base_ns
+        + TRUE.prefill_token_ns * shape.prefill_tokens
+        + TRUE.decode_request_ns * shape.decode_requests
+        + TRUE.context_token_ns * shape.context_tokens
+        + TRUE.prefill_pair_ns * shape.prefill_pairs
+    )
+
+
+def steps(*, noise: float = 0.0, drift: tuple[float, ...] = (0.0, 0.0, 0.0), outlier: float = 1.0) -> list[Measured]:
+    """The whole grid measured by a machine whose cost is ``TRUE``, in rounds that drift by ``drift``."""
+    choices = random.Random(0)
+    made = []
+    for round_, shift in enumerate(drift):
+        for number, point in enumerate(points(kv_blocks=4096, block_size=16, model_length=4096)):
+            chunk, history = point.chunk, point.history
+            pairs = chunk * history + chunk * (chunk + 1) // 2
+            shape = StepShape(chunk, point.batch, point.batch * (point.context + 2), pairs)
+            exact = affine_ns(shape) * (1 + shift) * (1 + choices.gauss(0, noise))
+            hit = outlier if choices.random() < 0.03 else 1.0
+            made.append(Measured(shape, round(exact * hit), number, round_))
+    return made
+
+
+def test_exact_steps_give_the_exact_cost_back() -> None:
+    fitted = fit(steps())
+    for name, value in TRUE.canonical().items():
+        assert getattr(fitted.cost, name) == pytest.approx(value, rel=1e-3)
+    assert fitted.residual_share < 1e-3
+    assert fitted.drift_share < 1e-3
+    assert fitted.held_out_error_share < 1e-3
+
+
+def test_noise_and_drift_come_back_at_their_size() -> None:
+    """Residuals of 5 %; rounds at -4, 0 and +4 %, whose standard deviation is 4 %."""
+    fitted = fit(steps(noise=0.05, drift=(-0.04, 0.0, 0.04)))
+    assert fitted.residual_share == pytest.approx(0.05, rel=0.15)
+    assert fitted.drift_share == pytest.approx(0.04, rel=0.3)
+    assert 0.03 < fitted.held_out_error_share < 0.07
+
+
+def test_interrupted_steps_do_not_bend_the_fit() -> None:
+    fitted = fit(steps(noise=0.02, outlier=8.0))
+    assert fitted.cost.decode_request_ns == pytest.approx(TRUE.decode_request_ns, rel=0.05)
+    assert fitted.cost.prefill_token_ns == pytest.approx(TRUE.prefill_token_ns, rel=0.05)
+
+
+def test_no_coefficient_is_negative() -> None:
+    for measured in (steps(noise=0.4), steps(noise=0.4)[:40]):
+        assert min(fit(measured).cost.canonical().values()) >= 0
+
+
+def test_the_domain_is_the_largest_that_was_measured() -> None:
+    measured = [Measured(StepShape(5, 2, 90, 40), 10, 0, 0), Measured(StepShape(3, 7, 60, 10), 10, 1, 1)]
+    assert fit(measured * 3).domain == {
+        "prefill_tokens": 5,
+        "decode_requests": 7,
+        "context_tokens": 90,
+        "prefill_pairs": 40,
+    }
+
+
+@pytest.mark.parametrize(("kv_blocks", "model_length"), [(16, 4096), (128, 256), (512, 4096), (8192, 4096)])
+def test_every_point_fits_pool_and_model(kv_blocks: int, model_length: int) -> None:
+    grid = points(kv_blocks=kv_blocks, block_size=16, model_length=model_length)
+    assert grid
+    assert all(point.blocks(16) <= kv_blocks and point.longest <= model_length for point in grid)
+    assert len(set(grid)) == len(grid)
+
+
+def test_a_beginning_of_the_grid_already_spans_it() -> None:
+    """Whoever has time for ten points must see decodes, prompts and a mix."""
+    first = points(kv_blocks=2048, block_size=16, model_length=4096)[:10]
+    assert any(point.batch and not point.chunk for point in first)
+    assert any(point.chunk and not point.batch for point in first)
+    assert any(point.chunk and point.batch for point in first)
+
+
+def test_a_measured_step_has_the_shape_of_its_point() -> None:
+    """Three requests at context 20: the steps read 3 x 21 then 3 x 22 positions; the chunk of 6 behind 10 positions
+    has 6 x 10 + 6 x 7 / 2 = 81 pairs.
+    """
+    executor = TorchExecutor(settings_for("tiny"))
+    executor.load()
+    executor.start()
+    bench = Bench(executor)
+    plain = bench.measure(Point(batch=3, context=20, steps=2), number=4, round_=1)
+    assert [measured.shape for measured in plain] == [StepShape(0, 3, 63, 0), StepShape(0, 3, 66, 0)]
+    (mixed,) = bench.measure(Point(batch=3, context=20, chunk=6, history=10), number=5, round_=1)
+    assert mixed.shape == StepShape(6, 3, 63, 81)
+    assert all(measured.duration_ns > 0 for measured in plain)
+
+
+def test_a_calibration_ends_in_a_profile_that_predicts_its_own_machine() -> None:
+    shares: list[float] = []
+    profile = calibrate(settings_for("tiny", kv_blocks=128), seconds=0.5, name="mine", progress=shares.append)
+    assert profile.name == "mine"
+    assert profile.steps_measured >= 24
+    assert profile.cost.base_ns > 0
+    assert profile.kv_blocks == 128
+    assert profile.model_length == 1024
+    assert shares[-1] == 1.0
+    assert shares == sorted(shares)
+
+
+def test_a_pool_too_small_to_measure_is_refused() -> None:
+    with pytest.raises(InputError, match="too few steps"):
+        calibrate(settings_for("tiny", kv_blocks=1), seconds=0.1)
+
+
+def test_a_calibration_can_be_stopped() -> None:
+    with pytest.raises(Stopped):
+        calibrate(settings_for("tiny"), seconds=60, stop=lambda: True)
+
+
+def job(tmp_path: Path, **changes: object) -> Path:
+    target = TorchTarget(model="tiny", device="cpu", threads=1, kv_blocks=64)
+    made = CalibrationJob(run="r", name="mine", target=target, quick=True, workdir=str(tmp_path / "work"))
+    data = json.loads(made.model_dump_json())
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(data | changes))
+    return path
+
+
+def test_the_process_speaks_the_protocol(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_runner.calibrate.__main__._QUICK_S", 0.3)
+    assert main([str(job(tmp_path))]) == 0
+    messages = [MESSAGES.validate_json(line) for line in capsys.readouterr().out.splitlines()]
+    kinds = [message.type for message in messages]
+    assert kinds[0] == "state"
+    assert kinds[-2:] == ["artifact", "result"]
+    written = (tmp_path / "work" / "profile.json").read_text()
+    assert Profile.model_validate_json(written).name == "mine"
+    assert not list((tmp_path / "work").glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"target": {"model": "nope"}}, "neither a built-in shape"),
+        ({"target": {"model": "tiny", "kv_blocks": 0}}, "kv_blocks"),
+        ({"wall_limit_s": 0.001}, "stopped"),
+    ],
+)
+def test_a_calibration_that_cannot_be_done_says_why(
+    changes: dict[str, object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(job(tmp_path, **changes))]) == 1
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["type"] == "result"
+    assert last["outcome"] != "succeeded"
+    assert said in last["reason"]
