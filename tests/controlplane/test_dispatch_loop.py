@@ -13,6 +13,7 @@ from controlplane.dispatch import loop
 from controlplane.dispatch.loop import LONGEST_BACKOFF_S, Chore, ExperimentWatch
 from controlplane.errors import BrokerDownError
 from controlplane.experiments.models import Experiment
+from controlplane.experiments.services import advance as settle
 from controlplane.experiments.services import submit_experiment
 from controlplane.runs.services import request_cancel
 from tests.controlplane.conftest import EXPERIMENT
@@ -78,12 +79,10 @@ class TestExperimentWatch:
         bad, good = (submit_experiment(owner=owner, data=EXPERIMENT) for _ in range(2))
         for run in [r for arm in good.arms.all() for r in arm.arm_runs.all()]:
             request_cancel(run=run.run, user=owner)
-        real = loop.advance
-
         def advance(pk: str) -> None:
             if pk == bad.pk:
                 raise RuntimeError("no")
-            real(pk)
+            settle(pk)
 
         monkeypatch.setattr(loop, "advance", advance)
         ExperimentWatch().turn(NOW)

@@ -128,7 +128,7 @@ class Lifecycle(RuleBasedStateMachine):
         }[what]
         step = {"cancel": request_cancel, "close": force_close, "retry": retry_run}[what]
         try:
-            step(run=run, user=self.person)  # type: ignore[operator]
+            step(run=run, user=self.person)
         except ConflictError:
             # Cancelled by its worker without anybody's request: there is nothing left to ask for.
             assert not allowed or (what == "cancel" and before == State.CANCELLED)
