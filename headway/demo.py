@@ -1,6 +1,6 @@
 """The demo experiment: static batching against continuous batching at two token budgets, sized to this machine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,18 +51,20 @@ def build(profile: Profile, *, trace: TraceData | None = None, file: Path | None
     machine = sizing.Machine(profile, KV_BLOCKS)
     size = sizing.choose(source.plan, arms, machine, scale_limit=source.scale_limit(profile))
     plan = source.plan(size.requests, size.rate_rps, size.lengths_scale)
+    compared = arms(plan)
     workload = source.spec(size.requests, size.rate_rps, size.lengths_scale).canonical()
     data = {
         "name": "demo",
-        "workload": {**workload, "tiers": _tiers(profile)},
+        "workload": {**workload, "tiers": _tiers(compared, plan, machine)},
         "target": {"torch": target().canonical()},
-        "arms": {name: policy.canonical() for name, policy in arms(plan).items()},
+        "arms": {name: policy.canonical() for name, policy in compared.items()},
         "repeats": REPEATS,
         "goal": {
             "kind": "interactive",
             "primary": "ttft_p95_ms",
             "better_by": "10%",
-            "guard": {"tpot_p95_ms": "+5%", "goodput_rps": "-2%"},
+            # Not TPOT: a static batch decodes fast because everyone else waits. The whole answer tells both sides.
+            "guard": {"e2e_p95_ms": "+5%", "goodput_rps": "-2%"},
         },
     }
     return Demo(parse(ExperimentSpec, data), size, source.words())
@@ -126,17 +128,17 @@ class _Source:
         return min(1.0, room / longest)
 
 
-def _tiers(profile: Profile) -> dict[str, Any]:
-    """Promises that this machine can keep unless requests queue: ten decode steps plus four times the prompt's cost."""
-    step_ms = (profile.cost.base_ns + profile.cost.decode_request_ns) / 1e6
-    per_token_ms = profile.cost.prefill_token_ns / 1e6
-    return {
-        "chat": {
-            "ttft_ms": f"{max(1, round(10 * step_ms))} + {4 * per_token_ms:.3f} per uncached token",
-            "tpot_ms": float(f"{4 * step_ms:.2g}"),
-            "share": 1.0,
-        }
-    }
+def _tiers(compared: Mapping[str, PolicySpec], plan: ArrivalPlan, machine: sizing.Machine) -> dict[str, Any]:
+    """One tier with promises that this machine can keep: twice the 95th percentiles of the arm that waits least."""
+    served = [sizing.simulate(policy, plan.requests, machine) for policy in compared.values()]
+    best = min(served, key=lambda run: _p95(run.ttft_s))
+    ttft_ms, tpot_ms = 2000 * _p95(best.ttft_s), 2000 * _p95(best.tpot_s)
+    return {"chat": {"ttft_ms": float(f"{ttft_ms:.2g}"), "tpot_ms": float(f"{tpot_ms:.2g}"), "share": 1.0}}
+
+
+def _p95(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    return ordered[int(0.95 * (len(ordered) - 1))]
 
 
 def _power_of_two(value: float, *, least: int) -> int:

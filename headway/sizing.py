@@ -14,17 +14,19 @@ from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.reasons import Outcome
-from scheduler_core.types.records import Finished, Record
-from scheduler_core.types.time import s_from_ns
+from scheduler_core.types.records import Arrived, Finished, Record, Step
+from scheduler_core.types.time import Ns, s_from_ns
 from scheduler_core.workload.plan import ArrivalPlan
 
 LOAD_SHARE = 0.7
 RUN_S = 6.0
 RUN_LIMIT_S = 7.5
 FEWEST_REQUESTS = 24
+WANTED_REQUESTS = 48  # 95th percentiles need 20
 MOST_REQUESTS = 2000
 SMALLEST_SCALE = 0.02
-SCALE_STEPS = 7
+SCALE_STEPS = 6
+SHRINKS = 5
 BURST_REQUESTS = 96
 
 Plans = Callable[[int, float, float], ArrivalPlan]
@@ -60,19 +62,33 @@ class Size:
         return self.rate_rps / self.capacity_rps
 
 
-def simulate(policy: PolicySpec, requests: Sequence[PlannedRequest], machine: Machine) -> list[float]:
-    """Seconds at which requests finished, in order, without noise."""
-    finishes = _Finishes()
+@dataclass(frozen=True)
+class Served:
+    """A simulated run: when requests finished, and what they waited, each in order of finishing; without noise."""
+
+    finished_s: list[float]
+    ttft_s: list[float]
+    tpot_s: list[float]
+
+    @property
+    def duration_s(self) -> float:
+        """To the end of the last request."""
+        return self.finished_s[-1] if self.finished_s else 0.0
+
+
+def simulate(policy: PolicySpec, requests: Sequence[PlannedRequest], machine: Machine) -> Served:
+    """Serve ``requests`` under ``policy`` on the modelled machine."""
+    times = _Times()
     driver = Driver(
         instance=build_instance(policy, machine.capacity),
         requests=requests,
         executor=SimulatedExecutor(profile=machine.profile),
-        sink=finishes,
+        sink=times,
         stop=lambda: False,
         law_interval=4096,
     )
     driver.run()
-    return finishes.at_s
+    return times.served()
 
 
 def capacity_rps(policy: PolicySpec, plan: ArrivalPlan, machine: Machine) -> float:
@@ -81,7 +97,7 @@ def capacity_rps(policy: PolicySpec, plan: ArrivalPlan, machine: Machine) -> flo
     Taken between the 10th and the 90th hundredth of completions: neither filling up nor draining counts.
     """
     burst = [replace(request, arrival_ns=0, after=None) for request in plan.requests]
-    finished = simulate(policy, burst, machine)
+    finished = simulate(policy, burst, machine).finished_s
     low, high = len(finished) // 10, len(finished) * 9 // 10
     if high - low < 2 or finished[high] <= finished[low]:
         return 0.0 if len(finished) < 2 else (len(finished) - 1) / max(finished[-1], 1e-9)
@@ -97,29 +113,39 @@ def choose(plans: Plans, arms: Arms, machine: Machine, *, scale_limit: float = 1
         machine: Profile and pool.
         scale_limit: Longest lengths that fit the model, as a scale.
 
-    Lengths are shrunk until enough requests fit into a run for its percentiles to mean something; on a fast machine
-    lengths stay and the number of requests grows.
+    Lengths are shrunk until enough requests fit into a run of every arm for its percentiles to mean something; on a
+    fast machine lengths stay and the number of requests grows.
     """
     scale, best = _scale(plans, arms, machine, scale_limit)
+    for _ in range(SHRINKS):
+        size = _at(scale, best, plans, arms, machine)
+        longest = max(size.run_s.values())
+        if longest <= RUN_LIMIT_S or scale <= SMALLEST_SCALE:
+            break
+        scale = max(_rounded(scale * RUN_LIMIT_S / longest * 0.95), SMALLEST_SCALE)
+        best = _best(plans(BURST_REQUESTS, 1.0, scale), arms, machine)
+    return size
+
+
+def _at(scale: float, best: float, plans: Plans, arms: Arms, machine: Machine) -> Size:
+    """The load at a lengths scale: as many requests as fit, but not fewer than `WANTED_REQUESTS` if they exist."""
     rate = _rounded(LOAD_SHARE * best)
     requests = _bounded(round(rate * RUN_S))
-    for _ in range(4):
+    while True:
         plan = plans(requests, rate, scale)
-        run_s = {name: simulate(policy, plan.requests, machine)[-1] for name, policy in arms(plan).items()}
-        longest = max(run_s.values())
-        if longest <= RUN_LIMIT_S or requests <= FEWEST_REQUESTS:
-            break
-        requests = _bounded(round(requests * RUN_LIMIT_S / longest * 0.97))
-    return Size(requests, rate, scale, best, run_s)
+        run_s = {name: simulate(policy, plan.requests, machine).duration_s for name, policy in arms(plan).items()}
+        fitting = max(round(requests * RUN_LIMIT_S / max(run_s.values()) * 0.97), WANTED_REQUESTS)
+        if fitting >= requests:
+            return Size(requests, rate, scale, best, run_s)
+        requests = fitting
 
 
 def _scale(plans: Plans, arms: Arms, machine: Machine, limit: float) -> tuple[float, float]:
-    """The largest lengths scale at which about 60 requests fit into a run, and the best arm's capacity there."""
-    wanted = 60 / RUN_S / LOAD_SHARE
+    """The largest lengths scale at which `WANTED_REQUESTS` fit into a run, and the best arm's capacity there."""
+    wanted = WANTED_REQUESTS / RUN_S / LOAD_SHARE
 
     def best_at(scale: float) -> float:
-        plan = plans(BURST_REQUESTS, wanted, scale)
-        return max(capacity_rps(policy, plan, machine) for policy in arms(plan).values())
+        return _best(plans(BURST_REQUESTS, wanted, scale), arms, machine)
 
     low, high = SMALLEST_SCALE, max(limit, SMALLEST_SCALE)
     at_high = best_at(high)
@@ -135,6 +161,10 @@ def _scale(plans: Plans, arms: Arms, machine: Machine, limit: float) -> tuple[fl
     return scale, best_at(scale)
 
 
+def _best(burst: ArrivalPlan, arms: Arms, machine: Machine) -> float:
+    return max(capacity_rps(policy, burst, machine) for policy in arms(burst).values())
+
+
 def _bounded(requests: int) -> int:
     return min(max(requests, FEWEST_REQUESTS), MOST_REQUESTS)
 
@@ -144,12 +174,32 @@ def _rounded(value: float) -> float:
     return float(f"{value:.2g}")
 
 
-class _Finishes:
-    """A sink that keeps when requests finished and nothing else."""
+class _Times:
+    """A sink that keeps arrival, first token and end of each request, and nothing else."""
 
     def __init__(self) -> None:
-        self.at_s: list[float] = []
+        self._arrived: dict[int, Ns] = {}
+        self._first: dict[int, Ns] = {}
+        self._ended: list[Finished] = []
 
     def write(self, record: Record) -> None:
-        if isinstance(record, Finished) and record.outcome == Outcome.FINISHED:
-            self.at_s.append(s_from_ns(record.at_ns))
+        if isinstance(record, Arrived):
+            self._arrived[record.request] = record.at_ns
+        elif isinstance(record, Step):
+            for request, _, _, _, _, sampled, _ in record.grants:
+                if sampled:
+                    self._first.setdefault(request, record.available_ns)
+        elif isinstance(record, Finished) and record.outcome == Outcome.FINISHED:
+            self._ended.append(record)
+
+    def served(self) -> Served:
+        ended = self._ended
+        return Served(
+            finished_s=[s_from_ns(end.at_ns) for end in ended],
+            ttft_s=[s_from_ns(self._first[end.request] - self._arrived[end.request]) for end in ended],
+            tpot_s=[
+                s_from_ns(end.at_ns - self._first[end.request]) / (end.output_tokens - 1)
+                for end in ended
+                if end.output_tokens > 1
+            ],
+        )
