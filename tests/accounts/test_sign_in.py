@@ -62,10 +62,10 @@ def test_a_link_leads_nowhere_else(olga: User, client: Client) -> None:
     assert client.post(path)["Location"] == "/"
 
 
-def test_a_link_is_stored_as_a_digest_and_its_page_sends_no_referrer(olga: User, client: Client) -> None:
+def test_a_link_is_stored_as_a_digest_and_told_to_no_other_site(olga: User, client: Client) -> None:
     path = services.issue_sign_in_link(olga)
     assert _secret(path) not in str(list(SignInLink.objects.values()))
-    assert client.get(path)["Referrer-Policy"] == "no-referrer"
+    assert client.get(path)["Referrer-Policy"] == "same-origin"
 
 
 def test_an_old_link_and_one_of_an_inactive_person_are_gone(olga: User, client: Client) -> None:
