@@ -11,6 +11,7 @@ from gpu_runner.engine.describe import describe
 from gpu_runner.engine.device import check_memory, check_settings, choose_device, compute_dtype
 from gpu_runner.engine.errors import EngineError
 from gpu_runner.engine.fingerprint import default_threads, fingerprint
+from gpu_runner.engine.hostmemory import keep_freed_memory, settle
 from gpu_runner.engine.instance import CpuStepper, InFlight, Stepper, Yield, build_attention
 from gpu_runner.engine.layout import FlatBatch, flatten
 from gpu_runner.engine.model.decoder import Decoder
@@ -45,6 +46,8 @@ class TorchExecutor:
     Use: `load`, then `start` at the beginning of the run, then the methods of the port. Output lengths are forced
     from the plan: a request ends when it has emitted ``output_tokens``, whatever the tokens are. In fp32 a greedy
     token depends on the prompt alone unless ``tie_margin`` is set on the result.
+
+    After `load`, ``arithmetic`` names the format of weights and activations and ``attention`` the backend in use.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -59,18 +62,23 @@ class TorchExecutor:
         self._launched: deque[_Launched] = deque()
         self._stepper: Stepper | None = None
         self._zero: Ns | None = None
+        self.arithmetic = settings.dtype
+        self.attention = ""
         check_memory(settings, self.info, self._device)
 
     def load(self) -> LoadReport:
         """Build model and pool and warm them up. `InputError` for bad weights, `EngineError` when memory runs out."""
         began = time.perf_counter_ns()
         torch.set_num_threads(self._threads)
+        keep_freed_memory()
         arithmetic = compute_dtype(self.settings.dtype, self._device)
+        self.arithmetic = str(arithmetic).removeprefix("torch.")
         try:
             config = resolve(self.settings.model)
             weights = open_weights(self.settings.model, config, self.settings.weight_seed)
             decoder = Decoder(config, weights, arithmetic, self._device)
             attention = build_attention(self.settings, decoder, self._device, self._threads)
+            self.attention = attention.name
             self._stepper = CpuStepper(decoder, attention)
             self._warm()
         except (MemoryError, RuntimeError) as error:
@@ -78,14 +86,15 @@ class TorchExecutor:
                 raise
             raise EngineError(f"memory ran out while loading {self.settings.model}: {_first_line(error)}") from error
         marks = fingerprint(self._device, self._threads)
-        marks |= {"dtype": self.settings.dtype, "arithmetic": str(arithmetic).removeprefix("torch.")}
-        marks |= {"attention": attention.name, "model": self.settings.model}
+        marks |= {"dtype": self.settings.dtype, "arithmetic": self.arithmetic}
+        marks |= {"attention": self.attention, "model": self.settings.model}
         return LoadReport(time.perf_counter_ns() - began, decoder.weight_bytes + attention.pool_bytes, marks)
 
     def start(self) -> None:
         """Set the zero of the run's clock."""
         if self._stepper is None:
             raise CallerError("start before load")
+        settle()
         self._zero = time.perf_counter_ns()
 
     def now_ns(self) -> Ns:

@@ -21,8 +21,8 @@ TOLERANCE = 2e-4
 
 
 def reference(folder: Path) -> transformers.PreTrainedModel:
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32)
-    return model  # `from_pretrained` leaves it in evaluation mode
+    """The model of `transformers`, in evaluation mode as ``from_pretrained`` leaves it."""
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32)
 
 
 def greedy(model: transformers.PreTrainedModel, prompt: np.ndarray, count: int) -> tuple[list[int], list[float]]:

@@ -1,0 +1,231 @@
+"""The engine's speed: output tokens per CPU second, host time per step, and how near decode is to the memory limit.
+
+The traffic is the one of published engine comparisons at this size: 64 requests at once, prompts of 128 to 512 tokens,
+outputs of 32 to 128, a budget of 2,048 tokens a step, prefix cache off, greedy, one thread. Process CPU seconds count,
+so other work on the machine does not.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from bench import harness
+from gpu_runner.engine.executor import TorchExecutor
+from gpu_runner.engine.settings import EngineSettings
+from scheduler_core.drive.driver import Driver
+from scheduler_core.evidence.live import LiveSampler
+from scheduler_core.evidence.segments import SegmentWriter
+from scheduler_core.policies.presets import Capacity, build_instance
+from scheduler_core.spec.policy import BatchSection, CacheSection, PolicySpec
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.intervals import COMPUTE
+from scheduler_core.types.records import Record, RunStarted, Step
+from scheduler_core.types.shape import StepShape
+from scheduler_core.types.time import NS_PER_MS, NS_PER_US
+
+SHAPES = {"S": ("demo-s", 64), "M": ("shape-m", 64), "L": ("shape-l", 24)}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+BLOCK_SIZE = 32
+BUDGET = 2048
+_MIB = 1024**2
+
+
+def requests(count: int, *, share: float = 1.0) -> list[PlannedRequest]:
+    """The traffic, lengths drawn with a fixed seed and scaled by ``share``."""
+    choices = random.Random(0)
+    rows = []
+    for index in range(count):
+        prompt, output = choices.randint(128, 512), choices.randint(32, 128)
+        output = max(2, round(output * share))
+        rows.append(PlannedRequest(index, 0, max(8, round(prompt * share)), output, output, seed=index))
+    return rows
+
+
+@dataclass(slots=True)
+class Observer:
+    """A sink that keeps what the figures need: shapes and times of steps, and the time spent in real evidence."""
+
+    evidence: list[Callable[[Record], None]] = field(default_factory=list)
+    evidence_ns: int = 0
+    steps: list[Step] = field(default_factory=list)
+
+    def write(self, record: Record) -> None:
+        began = time.perf_counter_ns()
+        for write in self.evidence:
+            write(record)
+        self.evidence_ns += time.perf_counter_ns() - began
+        if isinstance(record, Step):
+            self.steps.append(record)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One run: its output tokens, the CPU and wall time of serving them, and what was observed."""
+
+    output_tokens: int
+    cpu_s: float
+    wall_s: float
+    observer: Observer
+
+
+def play(executor: TorchExecutor, traffic: list[PlannedRequest], *, size: int, evidence: bool = False) -> Played:
+    """Serve ``traffic`` with continuous batching; with ``evidence`` the real writers run too."""
+    settings = executor.settings
+    policy = PolicySpec(
+        policy="vllm_v1",
+        cache=CacheSection(block_size=settings.block_size, prefix="none"),
+        batch=BatchSection(size=size, token_budget=BUDGET),
+    )
+    capacity = Capacity(kv_blocks=settings.kv_blocks, model_length=executor.info.model_length)
+    observer = Observer()
+    with TemporaryDirectory() as folder:
+        writer = SegmentWriter(Path(folder), records_per_segment=2000, on_closed=lambda _info: None)
+        sampler = LiveSampler(interval_ns=200 * NS_PER_MS, total=len(traffic), on_sample=lambda _sample: None)
+        if evidence:
+            observer.evidence = [writer.write, sampler.write]
+        observer.write(_started(settings, len(traffic)))
+        driver = Driver(
+            instance=build_instance(policy, capacity),
+            requests=traffic,
+            executor=executor,
+            sink=observer,
+            stop=lambda: False,
+        )
+        executor.start()
+        cpu, wall = time.process_time(), time.perf_counter()
+        report = driver.run()
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        if evidence:
+            writer.close()
+    if report.outcomes != {"finished": len(traffic)}:
+        raise RuntimeError(f"not every request finished: {report.outcomes}")
+    return Played(sum(request.output_tokens for request in traffic), cpu, wall, observer)
+
+
+def _started(settings: EngineSettings, offered: int) -> RunStarted:
+    return RunStarted(
+        run="bench",
+        attempt=1,
+        plan_digest="",
+        policy_digest="",
+        policy={},
+        target={},
+        level="cpu_kernels",
+        source="kernel",
+        offered=offered,
+        kv_blocks=settings.kv_blocks,
+        block_size=settings.block_size,
+        token_budget=BUDGET,
+    )
+
+
+def engine(shape: str, dtype: str) -> TorchExecutor:
+    """A loaded engine with room for all of its requests at once."""
+    model, count = SHAPES[shape]
+    blocks = count * -(-(512 + 128) // BLOCK_SIZE)
+    executor = TorchExecutor(
+        EngineSettings(
+            model=model, device="cpu", dtype=DTYPES[dtype], threads=1, kv_blocks=blocks, block_size=BLOCK_SIZE
+        )
+    )
+    executor.load()
+    return executor
+
+
+def host_us_per_step(played: Played, batch: int) -> float:
+    """Host time between two forwards, among steps in which ``batch`` requests decode and nothing else runs.
+
+    The lower quartile: a busy machine adds to the rest what is not the host's work.
+    """
+    gaps = []
+    previous: int | None = None
+    for step in played.observer.steps:
+        began, ended = next((start, end) for kind, _, start, end in step.lanes if kind == COMPUTE)
+        if previous is not None and len(step.grants) == batch and all(grant[3] == 1 for grant in step.grants):
+            gaps.append(began - previous)
+        previous = ended
+    if not gaps:
+        raise RuntimeError(f"no step decoded {batch} requests")
+    return sorted(gaps)[len(gaps) // 4] / NS_PER_US
+
+
+def read_bandwidth_gb_per_s() -> float:
+    """The best of several reads of a buffer far larger than any cache, one thread."""
+    buffer = torch.ones(256 * _MIB // 4)
+    best = 0.0
+    for _ in range(5):
+        began = time.thread_time()
+        buffer.sum()
+        best = max(best, buffer.nbytes / (time.thread_time() - began) / 1e9)
+    return best
+
+
+def share_of_limit(executor: TorchExecutor, bandwidth_gb_per_s: float, *, batch: int, context: int) -> float:
+    """Decode steps of ``batch`` requests at ``context``: time to read weights and KV once, over CPU time taken."""
+    from gpu_runner.calibrate.grid import Point
+    from gpu_runner.calibrate.measure import Bench
+
+    executor.start()
+    point = Point(batch=batch, context=context, steps=8)
+    bench = Bench(executor)
+    began = time.process_time()
+    measured = bench.measure(point, number=0, round_=0)
+    taken = (time.process_time() - began) / (len(measured) + 1)
+    shape: StepShape = measured[len(measured) // 2].shape
+    dtype = executor.settings.dtype
+    # Weights are held in the format that arithmetic runs in, which may be wider than that of the pages.
+    touched = executor.info.weight_bytes(executor.arithmetic) + shape.context_tokens * executor.info.bytes_per_token(
+        dtype
+    )
+    return touched / (bandwidth_gb_per_s * 1e9) / taken
+
+
+def evidence_overhead(played: Played) -> float:
+    """Share of the run's wall time spent in writing evidence and sampling."""
+    span = played.observer.steps[-1].available_ns - played.observer.steps[0].planned_ns
+    return played.observer.evidence_ns / span
+
+
+def measure(shapes: list[str], *, share: float, repeats: int) -> dict[str, Any]:
+    """The figures of ``shapes`` in both number formats, the best of ``repeats``."""
+    figures: dict[str, Any] = {"requests_count": {name: SHAPES[name][1] for name in shapes}, "length_share": share}
+    bandwidth = read_bandwidth_gb_per_s()
+    figures["read_bandwidth_gb_per_s"] = round(bandwidth, 1)
+    for shape in shapes:
+        for dtype in DTYPES:
+            harness.say(f"{shape} {dtype} ...")
+            executor = engine(shape, dtype)
+            count = SHAPES[shape][1]
+            runs = [play(executor, requests(count, share=share), size=count) for _ in range(repeats)]
+            figures[f"tokens_per_cpu_s_{shape}_{dtype}"] = round(max(run.output_tokens / run.cpu_s for run in runs), 1)
+            figures[f"wall_s_{shape}_{dtype}"] = round(min(run.wall_s for run in runs), 2)
+            limit = share_of_limit(executor, bandwidth, batch=count, context=360)
+            figures[f"share_of_limit_decode_{shape}_{dtype}_share"] = round(limit, 3)
+            if shape == "S" and dtype == "fp32":
+                with_evidence = play(executor, requests(count, share=share), size=count, evidence=True)
+                figures["host_us_per_step_64"] = round(host_us_per_step(with_evidence, count), 0)
+                figures["evidence_overhead_share"] = round(evidence_overhead(with_evidence), 4)
+                figures["attention"] = executor.attention
+    figures["share_of_limit_decode_share"] = figures[f"share_of_limit_decode_{shapes[-1]}_fp32_share"]
+    return figures
+
+
+def quick() -> harness.Figures:
+    """Shape S alone, once, with lengths cut to a third."""
+    return measure(["S"], share=1 / 3, repeats=1)
+
+
+def full() -> harness.Figures:
+    """All shapes at full lengths, the best of three."""
+    return measure(list(SHAPES), share=1.0, repeats=3)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main("engine", quick=quick, full=full))
