@@ -76,7 +76,7 @@ class TorchExecutor:
         try:
             config = resolve(self.settings.model)
             weights = open_weights(self.settings.model, config, self.settings.weight_seed)
-            decoder = Decoder(config, weights, arithmetic, self._device)
+            decoder = Decoder(config, weights, arithmetic, self._device, self._threads)
             attention = build_attention(self.settings, decoder, self._device, self._threads)
             self.attention = attention.name
             self._stepper = CpuStepper(decoder, attention)

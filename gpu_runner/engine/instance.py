@@ -8,11 +8,11 @@ from typing import Protocol
 import torch
 
 from gpu_runner.engine.attention.base import Attention, DeviceBatch, PoolShape
-from gpu_runner.engine.attention.compiled import UnavailableError
 from gpu_runner.engine.attention.gather import GatherAttention
 from gpu_runner.engine.attention.native import NativeAttention
 from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.model.decoder import Decoder
+from gpu_runner.engine.native.compiled import UnavailableError
 from gpu_runner.engine.sampling import greedy
 from gpu_runner.engine.settings import EngineSettings
 from scheduler_core.types.errors import InputError, Problem

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from gpu_runner.engine.attention.base import DeviceBatch, PoolShape
-from gpu_runner.engine.attention.compiled import UnavailableError, library
 from gpu_runner.engine.attention.gather import GatherAttention, single_groups
 from gpu_runner.engine.attention.native import NativeAttention
 from gpu_runner.engine.config import SHAPES, Rope
@@ -17,6 +16,7 @@ from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.model.decoder import Decoder
 from gpu_runner.engine.model.rope import rope_tables
 from gpu_runner.engine.model.weights import SeededWeights
+from gpu_runner.engine.native.compiled import UnavailableError, library
 from scheduler_core.types.errors import InputError
 from tests.engine.conftest import settings_for
 

@@ -7,7 +7,7 @@ import mmap
 import torch
 
 from gpu_runner.engine.attention.base import DeviceBatch, PoolShape
-from gpu_runner.engine.attention.compiled import UnavailableError, library
+from gpu_runner.engine.native.compiled import UnavailableError, library
 
 _FORMATS = {
     (torch.float32, torch.float32): "f32_f32",
@@ -17,7 +17,7 @@ _FORMATS = {
 
 
 class _Batch(ctypes.Structure):
-    """``struct batch`` of paged.c."""
+    """``struct batch`` of native/paged.c."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("qkv", "keys", "values", "out", "cos", "sin")),
@@ -29,7 +29,7 @@ class _Batch(ctypes.Structure):
 
 
 class NativeAttention:
-    """Pages as in paged.h: keys transposed in tiles, so that a vector load yields one dimension of many positions.
+    """Pages as in native/paged.h: keys transposed in tiles, so one vector load yields one dimension of many positions.
 
     A row's result does not depend, in any bit, on what shares its batch or how it was cut into chunks.
     """

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import rms_norm
 
 from gpu_runner.engine.attention.base import Attention, DeviceBatch
 from gpu_runner.engine.config import ModelConfig
+from gpu_runner.engine.model.elementwise import Elementwise, build_elementwise
 from gpu_runner.engine.model.mlp import DenseMlp, ExpertMlp, Mlp
 from gpu_runner.engine.model.parts import Linear, Workspace
 from gpu_runner.engine.model.rope import rope_tables
@@ -27,9 +27,12 @@ class _Layer:
 class Decoder:
     """Weights on one device, and the forward of one flat batch."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device, threads: int = 1
+    ) -> None:
         """Load every tensor as ``dtype``; `InputError` names a tensor that is missing or has the wrong shape."""
-        loader = _Loader(config, weights, dtype, device)
+        self._elementwise = build_elementwise(dtype, device, threads)
+        loader = _Loader(config, weights, dtype, device, self._elementwise)
         self.config = config
         self.dtype = dtype
         self._embedding = loader.tensor("model.embed_tokens.weight", (config.vocab_size, config.hidden))
@@ -89,13 +92,21 @@ class Decoder:
         return out
 
     def _normed(self, values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return rms_norm(values, weight.shape, weight, self.config.norm_eps)
+        return self._elementwise.norm(values, weight, self.config.norm_eps)
 
 
 class _Loader:
     """Asks a weight source for tensors by Hugging Face name and fuses what is computed together."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        dtype: torch.dtype,
+        device: torch.device,
+        elementwise: Elementwise,
+    ) -> None:
+        self._elementwise = elementwise
         self._config = config
         self._weights = weights
         self._dtype = dtype
@@ -140,6 +151,7 @@ class _Loader:
         return DenseMlp(
             self._fused([(gate, width), (up, width)], hidden, bias=bias),
             self._fused([(down, hidden)], width, bias=bias),
+            self._elementwise,
         )
 
     def _fused(self, parts: list[tuple[str, int]], inputs: int, *, bias: bool) -> Linear:

@@ -3,9 +3,9 @@
 from typing import Protocol
 
 import torch
-from torch.nn.functional import silu
 
 from gpu_runner.engine.config import Experts
+from gpu_runner.engine.model.elementwise import Elementwise
 from gpu_runner.engine.model.parts import Linear, Workspace
 
 
@@ -23,7 +23,8 @@ class Mlp(Protocol):
 class DenseMlp:
     """``down(silu(gate(x)) * up(x))`` with gate and up fused into one product."""
 
-    def __init__(self, gate_up: Linear, down: Linear) -> None:
+    def __init__(self, gate_up: Linear, down: Linear, elementwise: Elementwise) -> None:
+        self._elementwise = elementwise
         self._gate_up = gate_up
         self._down = down
         self._width = gate_up.tensors[0].shape[0] // 2
@@ -41,9 +42,7 @@ class DenseMlp:
 
     def _inner(self, values: torch.Tensor, workspace: Workspace) -> torch.Tensor:
         both = self._gate_up(values, workspace.take("gate_up", values.shape[0], 2 * self._width))
-        gate, up = both[:, : self._width], both[:, self._width :]
-        inner = workspace.take("inner", values.shape[0], self._width)
-        return torch.mul(silu(gate, inplace=True), up, out=inner)
+        return self._elementwise.gated(both, workspace.take("inner", values.shape[0], self._width))
 
 
 class ExpertMlp:

@@ -1,28 +1,17 @@
-/* CPU attention over a paged KV cache. Portable C with GCC / Clang vector extensions: no intrinsics, so the compiler's
- * -march decides what it becomes. Called through ctypes with plain pointers; see native.py. */
+/* CPU attention over a paged KV cache. Called through ctypes with plain pointers; see attention/native.py. */
 
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
-#ifdef __AVX512F__
-#define VL 16
-#else
-#define VL 8
-#endif
+#include "vectors.h"
+
 /* Keeps small accumulator arrays in registers: without it they live in memory. */
 #define UNROLL _Pragma("GCC unroll 8")
 #define QUERIES 16 /* most queries per head of one work item */
 #define SCORE_ROOM 65536 /* floats of scores of one item that are still close at hand */
-
-typedef float vf __attribute__((vector_size(VL * 4), aligned(4)));
-typedef int32_t vi __attribute__((vector_size(VL * 4), aligned(4)));
-typedef uint32_t vu __attribute__((vector_size(VL * 4), aligned(4)));
-typedef uint16_t vh __attribute__((vector_size(VL * 2), aligned(2)));
 
 struct batch {
     const void *qkv; /* [tokens][heads + 2 kv_heads][head_dim] */
@@ -40,14 +29,6 @@ struct batch {
 struct item {
     long row, head, heads, first, count;
 };
-
-#if VL == 16
-static inline vf splat(float x) { return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
-#else
-static inline vf splat(float x) { return (vf){x, x, x, x, x, x, x, x}; }
-#endif
-static inline vf load(const float *p) { return *(const vf *)p; }
-static inline void store(float *p, vf x) { *(vf *)p = x; }
 
 static inline float bf16_get(uint16_t x)
 {
@@ -76,23 +57,6 @@ static inline void prefetch(const void *p, size_t bytes)
         __builtin_prefetch((const char *)p + i, 0, 2);
 }
 
-/* e^x for x <= 0, exactly 0 below -87; relative error about 1e-7 (Cephes' expf). */
-static inline vf exponential(vf x)
-{
-    const vf magic = splat(12582912.0f); /* 1.5 * 2^23: adding and subtracting it rounds to an integer */
-    const vf n = (x * 1.44269504088896341f + magic) - magic;
-    const vf r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    vf p = splat(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    const vi power = (__builtin_convertvector(n, vi) + 127) << 23;
-    return (vf)((vi)(p * (vf)power) & (vi)(x > -87.0f));
-}
-
 /* Exponentials of `count` scores less their maximum, zeros up to `stride`; returns their sum. */
 static float softmax(float *score, long count, long stride)
 {
@@ -101,8 +65,7 @@ static float softmax(float *score, long count, long stride)
     vf high = load(score);
     for (long i = VL; i < stride; i += VL) {
         const vf x = load(score + i);
-        const vi more = (vi)(x > high);
-        high = (vf)(((vi)x & more) | ((vi)high & ~more));
+        high = select_((vi)(x > high), x, high);
     }
     float best = high[0];
     for (int i = 1; i < VL; i++)
@@ -110,16 +73,11 @@ static float softmax(float *score, long count, long stride)
     vf sum = {0};
     for (long i = 0; i < stride; i += VL) {
         vf x = load(score + i) - best;
-        const vi low = (vi)(x < -100.0f); /* keeps the exponent in range; becomes 0 all the same */
-        x = (vf)(((vi)splat(-100.0f) & low) | ((vi)x & ~low));
-        x = exponential(x);
+        x = exponential(select_((vi)(x < -100.0f), splat(-100.0f), x));
         store(score + i, x);
         sum += x;
     }
-    float total = 0;
-    for (int i = 0; i < VL; i++)
-        total += sum[i];
-    return total;
+    return sum_of(sum);
 }
 
 /* Two tiles at a time against `n` queries, and the odd one. */

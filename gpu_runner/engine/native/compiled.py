@@ -14,7 +14,8 @@ import torch
 from gpu_runner.engine.fingerprint import cpu_model
 
 _HERE = Path(__file__).parent
-_SOURCES = ("paged.c", "paged.h")
+_UNITS = ("paged", "elementwise")
+_SOURCES = ("paged.c", "paged.h", "elementwise.c", "vectors.h")
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fPIC")
 _COMPILE_LIMIT_S = 120
 
@@ -31,7 +32,7 @@ def library() -> ctypes.CDLL:
     compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
     if compiler is None:
         raise UnavailableError("no C compiler (cc, gcc or clang) on PATH")
-    target = _cache_folder() / f"paged-{_key(compiler)}.so"
+    target = _cache_folder() / f"kernels-{_key(compiler)}.so"
     if not target.is_file():
         _build(compiler, target)
     try:
@@ -73,10 +74,12 @@ def _openmp_library() -> Path | None:
 def _build(compiler: str, target: Path) -> None:
     openmp = _openmp_library()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
-        objects, linked = Path(folder) / "paged.o", Path(folder) / "paged.so"
+        linked = Path(folder) / "kernels.so"
+        objects = [str(Path(folder) / f"{unit}.o") for unit in _UNITS]
         parallel = ["-fopenmp"] if openmp else []
-        _run([compiler, *_FLAGS, *parallel, "-c", str(_HERE / "paged.c"), "-o", str(objects)])
-        _run([compiler, "-shared", str(objects), *([str(openmp)] if openmp else []), "-lm", "-o", str(linked)])
+        for unit, made in zip(_UNITS, objects, strict=True):
+            _run([compiler, *_FLAGS, *parallel, "-c", str(_HERE / f"{unit}.c"), "-o", made])
+        _run([compiler, "-shared", *objects, *([str(openmp)] if openmp else []), "-lm", "-o", str(linked)])
         linked.replace(target)
 
 

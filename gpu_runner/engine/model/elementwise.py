@@ -1,0 +1,70 @@
+"""Row-wise operations of the forward pass: in PyTorch, or fused in C where that is available."""
+
+import ctypes
+from typing import Protocol
+
+import torch
+from torch.nn.functional import rms_norm, silu
+
+from gpu_runner.engine.native.compiled import UnavailableError, library
+
+
+class Elementwise(Protocol):
+    """What the decoder needs beside products and attention."""
+
+    def norm(self, values: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """RMS norm over the last dimension, times ``weight``."""
+
+    def gated(self, both: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """``silu(gate) * up`` for ``both`` ``[rows, gate | up]``, into ``out``; ``both`` may be overwritten."""
+
+
+class TorchElementwise:
+    """Every device and number format."""
+
+    def norm(self, values: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        return rms_norm(values, weight.shape, weight, epsilon)
+
+    def gated(self, both: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        width = both.shape[1] // 2
+        return torch.mul(silu(both[:, :width], inplace=True), both[:, width:], out=out)
+
+
+class NativeElementwise(TorchElementwise):
+    """One pass over memory each, for fp32 rows on the CPU; anything else goes the way of PyTorch."""
+
+    def __init__(self, threads: int) -> None:
+        """`UnavailableError` says why there are no compiled kernels here."""
+        loaded = library()
+        self._lanes = loaded.lanes()
+        self._threads = threads
+        self._norm, self._gated = loaded.rms_norm, loaded.silu_mul
+        self._norm.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_long, ctypes.c_long, ctypes.c_float, ctypes.c_int]
+        self._gated.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_long, ctypes.c_long, ctypes.c_int]
+        self._norm.restype = self._gated.restype = None
+
+    def norm(self, values: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        width = weight.shape[0]
+        if width % self._lanes or not values.is_contiguous():
+            return super().norm(values, weight, epsilon)
+        out = torch.empty_like(values)
+        rows = values.numel() // width
+        self._norm(values.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, width, epsilon, self._threads)
+        return out
+
+    def gated(self, both: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        rows, width = out.shape
+        if width % self._lanes:
+            return super().gated(both, out)
+        self._gated(both.data_ptr(), out.data_ptr(), rows, width, self._threads)
+        return out
+
+
+def build_elementwise(dtype: torch.dtype, device: torch.device, threads: int) -> Elementwise:
+    """The fastest that works for this format on this device."""
+    if device.type == "cpu" and dtype is torch.float32:
+        try:
+            return NativeElementwise(threads)
+        except UnavailableError:
+            pass
+    return TorchElementwise()

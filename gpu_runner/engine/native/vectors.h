@@ -1,0 +1,54 @@
+/* Vectors of floats by GCC / Clang extensions, and the exponential; no intrinsics, so -march decides what they become. */
+
+#ifndef HEADWAY_VECTORS_H
+#define HEADWAY_VECTORS_H
+
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __AVX512F__
+#define VL 16
+#else
+#define VL 8
+#endif
+
+typedef float vf __attribute__((vector_size(VL * 4), aligned(4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4), aligned(4)));
+typedef uint32_t vu __attribute__((vector_size(VL * 4), aligned(4)));
+typedef uint16_t vh __attribute__((vector_size(VL * 2), aligned(2)));
+
+#if VL == 16
+static inline vf splat(float x) { return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+#else
+static inline vf splat(float x) { return (vf){x, x, x, x, x, x, x, x}; }
+#endif
+static inline vf load(const float *p) { return *(const vf *)p; }
+static inline void store(float *p, vf x) { *(vf *)p = x; }
+static inline vf select_(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
+
+static inline float sum_of(vf x)
+{
+    float total = 0;
+    for (int i = 0; i < VL; i++)
+        total += x[i];
+    return total;
+}
+
+/* e^x for -100 <= x <= 0, exactly 0 below -87; relative error about 1e-7 (Cephes' expf). */
+static inline vf exponential(vf x)
+{
+    const vf magic = splat(12582912.0f); /* 1.5 * 2^23: adding and subtracting it rounds to an integer */
+    const vf n = (x * 1.44269504088896341f + magic) - magic;
+    const vf r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    vf p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    const vi power = (__builtin_convertvector(n, vi) + 127) << 23;
+    return (vf)((vi)(p * (vf)power) & (vi)(x > -87.0f));
+}
+
+#endif
