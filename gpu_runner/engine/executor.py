@@ -79,7 +79,7 @@ class TorchExecutor:
             decoder = Decoder(config, weights, arithmetic, self._device, self._threads)
             attention = build_attention(self.settings, decoder, self._device, self._threads)
             self.attention = attention.name
-            self._stepper = CpuStepper(decoder, attention)
+            self._stepper = CpuStepper(decoder, attention, self.settings.sampling)
             self._warm()
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):

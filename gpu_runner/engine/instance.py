@@ -13,8 +13,8 @@ from gpu_runner.engine.attention.native import NativeAttention
 from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.model.decoder import Decoder
 from gpu_runner.engine.native.compiled import UnavailableError
-from gpu_runner.engine.sampling import greedy
-from gpu_runner.engine.settings import EngineSettings
+from gpu_runner.engine.sampling import pick
+from gpu_runner.engine.settings import EngineSettings, Sampling
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.intervals import COMPUTE, DEVICE, HOST, IntervalClass, Lane
 from scheduler_core.types.time import Ns
@@ -65,7 +65,8 @@ class _Done:
 class CpuStepper:
     """Computes at launch: on a CPU target the forward itself occupies the host."""
 
-    def __init__(self, decoder: Decoder, attention: Attention) -> None:
+    def __init__(self, decoder: Decoder, attention: Attention, sampling: Sampling) -> None:
+        self._sampling = sampling
         self._decoder = decoder
         self._attention = attention
 
@@ -73,9 +74,8 @@ class CpuStepper:
         with torch.inference_mode():
             batch = device_batch(flat, self._decoder, torch.device("cpu"))
             prepared = time.perf_counter_ns()
-            picked = greedy(self._decoder.forward(batch, self._attention)) if flat.sampled.size else None
-            if picked is None:
-                self._decoder.forward(batch, self._attention)
+            logits = self._decoder.forward(batch, self._attention)
+            picked = pick(logits, flat, self._sampling) if flat.sampled.size else None
             computed = time.perf_counter_ns()
             tokens: list[int] = picked.tokens.tolist() if picked else []
             margins: list[float] = picked.margins.tolist() if picked else []

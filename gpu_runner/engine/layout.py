@@ -26,7 +26,8 @@ class FlatBatch:
     ``token_ids``, ``positions`` and ``slots`` are ``[T]`` (a slot is block x block size + offset); ``starts`` is
     ``[R + 1]``; ``contexts`` is ``[R]``, positions each row attends to up to its last token; ``tables`` is
     ``[R, widest]``, padded with block 0; ``sampled`` holds flat indices of tokens whose logits are wanted and
-    ``sampled_grants`` the index of the grant behind each. ``order`` is the grant index behind each row.
+    ``sampled_grants`` the index of the grant behind each, ``seeds`` and ``places`` the seed of its request and the
+    position that the new token will have. ``order`` is the grant index behind each row.
     """
 
     token_ids: Ints
@@ -37,6 +38,8 @@ class FlatBatch:
     tables: Ints32
     sampled: Ints
     sampled_grants: tuple[int, ...]
+    seeds: npt.NDArray[np.uint64]
+    places: npt.NDArray[np.uint64]
     order: tuple[int, ...]
     singles: int
 
@@ -65,6 +68,8 @@ def flatten(grants: tuple[Grant, ...], rows: list[Row], block_size: int) -> Flat
         tables=tables,
         sampled=starts[1:][sampled].astype(np.int64) - 1,
         sampled_grants=tuple(order[place] for place in sampled),
+        seeds=np.array([rows[order[place]].request.seed for place in sampled], np.uint64),
+        places=np.array([grants[order[place]].start + grants[order[place]].length for place in sampled], np.uint64),
         order=tuple(order),
         singles=len(singles),
     )

@@ -1,4 +1,4 @@
-"""Prompt token ids, as a pure function of the arrival plan.
+"""Prompt token ids and sampling draws, as pure functions of the arrival plan.
 
 Counter-based: token ``i`` of a stream is a 64-bit mix of (stream key, i), so any slice can be made anywhere, in any
 order, with the same result. The mix is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast Splittable
@@ -17,7 +17,9 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _PREFIX_STREAM = 0x5052454649584944
 _PRIVATE_STREAM = 0x505249564154454B
+_DRAW_STREAM = 0x4452415753545245
 _MASK = (1 << 64) - 1
+_MANTISSA_BITS = 53
 
 
 def prompt_ids(request: PlannedRequest, *, vocab_size: int, prefix_block_size: int) -> Tokens:
@@ -32,6 +34,12 @@ def prompt_ids(request: PlannedRequest, *, vocab_size: int, prefix_block_size: i
     prefix = np.concatenate(parts)[:shared] if parts else np.empty(0, np.uint64)
     private = _stream(_PRIVATE_STREAM, request.seed, np.arange(shared, request.prompt_tokens, dtype=np.uint64))
     return (np.concatenate((prefix, private)) % np.uint64(vocab_size)).astype(np.int64)
+
+
+def uniform_draws(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """One number in [0, 1) for each (request seed, position of the token to be drawn); equal pairs, equal numbers."""
+    mixed = _mix(_mix(seeds ^ np.uint64(_DRAW_STREAM)) + positions * _GOLDEN)
+    return (mixed >> np.uint64(64 - _MANTISSA_BITS)).astype(np.float64) / 2.0**_MANTISSA_BITS
 
 
 def _stream(stream: int, key: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

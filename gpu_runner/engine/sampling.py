@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
+from gpu_runner.engine.layout import FlatBatch
+from gpu_runner.engine.prompts import uniform_draws
+from gpu_runner.engine.settings import Sampling
+
 TIE_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02}
 """Logit distance below which two tokens count as tied, by dtype.
 
@@ -15,10 +19,30 @@ in bf16.
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """Token ids and the distance of the two best logits, each ``[sampled]``."""
+    """Token ids and the distance of the two best logits, each ``[sampled]``; infinite where tokens are drawn."""
 
     tokens: torch.Tensor
     margins: torch.Tensor
+
+
+def pick(logits: torch.Tensor, flat: FlatBatch, sampling: Sampling) -> Picked:
+    """One token for each row of ``logits`` ``[sampled, vocab]``, which may be overwritten."""
+    if sampling.temperature == 0:
+        return greedy(logits)
+    draws = torch.from_numpy(uniform_draws(flat.seeds, flat.places)).to(logits.device)
+    return Picked(draw(logits, draws, sampling), torch.full_like(logits[:, 0], float("inf")))
+
+
+def draw(logits: torch.Tensor, draws: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Tokens by inversion: the first whose cumulative probability, best token first, exceeds its draw in [0, 1)."""
+    kept = logits.shape[1] if sampling.top_k == 0 else min(sampling.top_k, logits.shape[1])
+    best, tokens = torch.topk(logits.double() / sampling.temperature, kept, dim=-1)
+    cumulative = torch.softmax(best, dim=-1).cumsum(dim=-1)
+    # Tokens before the first whose sum reaches top_p, and that one itself.
+    count = (cumulative < sampling.top_p).sum(dim=-1, keepdim=True).clamp(max=kept - 1)
+    reach = cumulative.gather(1, count)
+    place = (cumulative <= draws.unsqueeze(1) * reach).sum(dim=-1, keepdim=True)
+    return tokens.gather(1, torch.minimum(place, count)).squeeze(1)
 
 
 def greedy(logits: torch.Tensor) -> Picked:

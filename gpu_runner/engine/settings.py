@@ -10,6 +10,19 @@ ATTENTION = ("auto", "native", "gather")
 
 
 @dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen: greedy at ``temperature`` 0, else drawn from the softmax of logits / temperature.
+
+    A draw is kept to the ``top_k`` best tokens (0: all) and, of those, to the fewest whose probability reaches
+    ``top_p``. It depends on the request's seed and the token's position, never on the batch.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """One instance of the engine.
 
@@ -28,6 +41,7 @@ class EngineSettings:
     weight_seed: int = 0
     prefix_block_size: int = 16
     attention: str = "auto"
+    sampling: Sampling = Sampling()
 
 
 @dataclass(frozen=True, slots=True)

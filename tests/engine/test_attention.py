@@ -50,6 +50,8 @@ def batch_of(rows: list[tuple[int, int]], tables: list[list[int]], block_size: i
         tables=padded,
         sampled=np.zeros(0, np.int64),
         sampled_grants=(),
+        seeds=np.zeros(0, np.uint64),
+        places=np.zeros(0, np.uint64),
         order=tuple(range(len(rows))),
         singles=sum(length == 1 for length in lengths),
     )
