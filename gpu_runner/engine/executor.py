@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gpu_runner.engine.attention.base import Attention
 from gpu_runner.engine.config import resolve
 from gpu_runner.engine.describe import describe
 from gpu_runner.engine.device import check_memory, check_settings, choose_device, compute_dtype
@@ -79,7 +80,7 @@ class TorchExecutor:
             decoder = Decoder(config, weights, arithmetic, self._device, self._threads)
             attention = build_attention(self.settings, decoder, self._device, self._threads)
             self.attention = attention.name
-            self._stepper = CpuStepper(decoder, attention, self.settings.sampling)
+            self._stepper = self._build_stepper(decoder, attention)
             self._warm()
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
@@ -137,6 +138,13 @@ class TorchExecutor:
             time.sleep(_POLL_S)
         self._launched.popleft()
         return self._result(head)
+
+    def _build_stepper(self, decoder: Decoder, attention: Attention) -> Stepper:
+        if self._device.type == "cuda":
+            from gpu_runner.engine.cuda import CudaStepper
+
+            return CudaStepper(decoder, attention, self.settings.sampling, self._device)
+        return CpuStepper(decoder, attention, self.settings.sampling)
 
     def _result(self, step: _Launched) -> StepResult:
         origin = self._origin()

@@ -127,4 +127,11 @@ def build_attention(settings: EngineSettings, decoder: Decoder, device: torch.de
             if settings.attention == "native":
                 raise InputError([Problem("target.attention", f"'native' cannot be used here: {reason}")]) from None
             _LOG.info("attention falls back to gathered pages: %s", reason)
+    if device.type == "cuda" and settings.attention != "gather":
+        try:
+            from gpu_runner.engine.attention.triton_paged import TritonAttention
+        except ImportError as reason:
+            _LOG.info("attention falls back to gathered pages: %s", reason)
+        else:
+            return TritonAttention(shape, kv_dtype, device)
     return GatherAttention(shape, kv_dtype, device)

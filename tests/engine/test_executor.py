@@ -1,11 +1,13 @@
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
 from gpu_runner.engine import device
 from gpu_runner.engine import executor as executor_module
+from gpu_runner.engine.cuda import Staging
 from gpu_runner.engine.describe import describe
 from gpu_runner.engine.device import check_memory, compute_dtype
 from gpu_runner.engine.errors import EngineError
@@ -196,3 +198,15 @@ def test_the_report_says_what_was_loaded() -> None:
     assert report.device_bytes == info.weight_bytes("float32") + 24 * info.bytes_per_block(8, "float32")
     assert report.fingerprint["threads"] == 1
     assert report.fingerprint["torch"] == torch.__version__
+
+
+def test_staged_arrays_arrive_unchanged_side_by_side() -> None:
+    """On a CPU the twin is ordinary memory; the second packing is larger, so the buffers grow."""
+    staging = Staging(torch.device("cpu"))
+    for size in (3, 50):
+        arrays = [np.arange(size, dtype=np.int64), np.arange(2 * size, dtype=np.int32).reshape(2, size)]
+        placed = staging.pack(arrays)
+        staging.copy()
+        for array, tensor in zip(arrays, placed, strict=True):
+            assert np.array_equal(tensor.numpy(), array)
+            assert tensor.numpy().dtype == array.dtype
