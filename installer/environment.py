@@ -59,18 +59,25 @@ class Environment:
         return self.folder / ".complete"
 
     @property
+    def project_marker(self) -> Path:
+        """There when Headway itself, as its project file and packages are now, is linked into it."""
+        packages = sorted(path.parent.name for path in self.root.glob("*/__init__.py"))
+        return self.folder / f".complete-project-{digest(self.root / 'pyproject.toml', *packages)}"
+
+    @property
     def dev_marker(self) -> Path:
         """There when the tools of this state of the dev lock are in it too."""
         return self.folder / f".complete-dev-{digest(self.dev_lock)}"
 
     def complete(self, *, dev: bool) -> bool:
         """Whether nothing is left to install."""
-        return self.marker.exists() and (not dev or self.dev_marker.exists())
+        needed = [self.marker, self.project_marker, *([self.dev_marker] if dev else [])]
+        return all(marker.exists() for marker in needed)
 
 
-def digest(lock: Path) -> str:
-    """Short hash of a lock file."""
-    return hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
+def digest(file: Path, *words: str) -> str:
+    """Short hash of a file and some words."""
+    return hashlib.sha256(file.read_bytes() + "\n".join(words).encode()).hexdigest()[:12]
 
 
 def chosen(environ: dict[str, str]) -> Environment:
@@ -94,6 +101,10 @@ def ensure(environment: Environment, *, dev: bool, port: int | None) -> None:
         if not environment.marker.exists():
             checks.require_space(environment.root, environment.flavour)
             build(environment)
+        if not environment.project_marker.exists():
+            print("Linking this checkout into its environment", flush=True)
+            run_pip(environment, ["--no-deps", "--no-build-isolation", "--editable", str(environment.root)], packages=1)
+            environment.project_marker.touch()
         if dev and not environment.dev_marker.exists():
             print("Adding test tools", flush=True)
             install(environment, environment.dev_lock)
@@ -131,7 +142,6 @@ def build(environment: Environment) -> None:
         last = (made.stderr or made.stdout).strip().splitlines()[-1:] or ["no reason given"]
         raise InstallError(f"the environment could not be made: {last[0]}")
     install(environment, environment.lock)
-    run_pip(environment, ["--no-deps", "--no-build-isolation", "--editable", str(environment.root)], packages=1)
     environment.marker.touch()
 
 

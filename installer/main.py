@@ -12,13 +12,7 @@ from installer.checks import InstallError
 
 def main(argv: Sequence[str]) -> int:
     """Exit status 1 after one line why; on success the process becomes the command, run by the environment's Python."""
-    parser = argparse.ArgumentParser(
-        prog="bootstrap.py", description="Build the environment, then run a command in it."
-    )
-    parser.add_argument("--dev", action="store_true", help="with the tools of tests and checks")
-    parser.add_argument("--need-port", type=int, help="check that this port is free before a long installation")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="arguments of the environment's Python")
-    options = parser.parse_args(argv)
+    options, command = split(argv)
     try:
         wanted = environment.chosen(dict(os.environ))
         environment.ensure(wanted, dev=options.dev, port=options.need_port)
@@ -31,10 +25,26 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         print(f"headway: {error.filename or wanted.folder}: {error.strerror}", file=sys.stderr)
         return 1
-    if options.command:
-        hand_over(wanted, options.command)
+    if command:
+        hand_over(wanted, command)
     print(f"Ready: {wanted.python}")
     return 0
+
+
+def split(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Our own options, and from the first other word on the command (which may begin with ``-m`` or ``-c``)."""
+    parser = argparse.ArgumentParser(
+        prog="bootstrap.py",
+        usage="%(prog)s [--dev] [--need-port PORT] [COMMAND ...]",
+        description="Build the environment, then run COMMAND (arguments of its Python) in it.",
+    )
+    parser.add_argument("--dev", action="store_true", help="with the tools of tests and checks")
+    parser.add_argument("--need-port", type=int, help="check that this port is free before a long installation")
+    words = list(argv)
+    place = 0
+    while place < len(words) and words[place] in ("--dev", "--need-port", "-h", "--help"):
+        place += 2 if words[place] == "--need-port" else 1
+    return parser.parse_args(words[:place]), words[place:]
 
 
 def hand_over(wanted: environment.Environment, command: Sequence[str]) -> NoReturn:

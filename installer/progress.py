@@ -41,7 +41,7 @@ class Progress:
                 self.end_line()
                 print(CUDA_NOTE, flush=True)
         elif line.startswith("Installing collected packages"):
-            self.show(f"installing {self._packages} packages")
+            self.show("installing")
 
     def show(self, text: str) -> None:
         """One step; on a terminal it replaces the line before."""

@@ -11,6 +11,7 @@ import pytest
 
 from installer import checks, environment
 from installer.checks import InstallError
+from installer.main import split
 from installer.progress import Progress
 from tests.structure.sources import ROOT
 
@@ -51,6 +52,21 @@ def test_an_old_python_says_one_line(name: str, tmp_path: Path) -> None:
     assert f"Python 3.11 or newer is needed; this is Python {name.removeprefix('python')}" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("argv", "dev", "port", "command"),
+    [
+        ([], False, None, []),
+        (["--dev", "-m", "pytest", "-q", "--dev"], True, None, ["-m", "pytest", "-q", "--dev"]),
+        (["--need-port", "8001", "manage.py", "up"], False, 8001, ["manage.py", "up"]),
+    ],
+)
+def test_own_options_come_first_and_the_rest_is_the_command(
+    argv: list[str], dev: bool, port: int | None, command: list[str]
+) -> None:
+    options, rest = split(argv)
+    assert (options.dev, options.need_port, rest) == (dev, port, command)
+
+
 def test_unknown_flavour_is_named() -> None:
     with pytest.raises(InstallError, match="HEADWAY_FLAVOUR=rocm: choose one of cpu, cuda"):
         environment.chosen({"HEADWAY_FLAVOUR": "rocm"})
@@ -72,6 +88,7 @@ def _environment(root: Path) -> environment.Environment:
     (root / "requirements").mkdir()
     (root / "requirements" / "cpu.txt").write_text("no-such-package==1.0\n")
     (root / "requirements" / "dev.txt").write_text("pytest==0\n")
+    (root / "pyproject.toml").write_text("[project]\n")
     return environment.Environment(root, "cpu")
 
 
@@ -102,9 +119,15 @@ def test_a_complete_environment_is_reused_and_shown(tmp_path: Path) -> None:
     wanted = _environment(tmp_path)
     wanted.folder.mkdir(parents=True)
     wanted.marker.touch()
+    wanted.project_marker.touch()
     environment.ensure(wanted, dev=False, port=None)
     assert (tmp_path / ".venv").resolve() == wanted.folder
     assert not wanted.complete(dev=True)
+    (tmp_path / "newpackage").mkdir()
+    (tmp_path / "newpackage" / "__init__.py").touch()  # must be linked in too
+    assert not wanted.complete(dev=False)
+    (tmp_path / "newpackage" / "__init__.py").unlink()
+    assert wanted.complete(dev=False)
     wanted.lock.write_text("no-such-package==2.0\n")  # another lock, another environment
     assert not wanted.complete(dev=False)
 
@@ -114,6 +137,7 @@ def test_a_folder_named_venv_that_is_somebody_s_own_stays(tmp_path: Path) -> Non
     (tmp_path / ".venv").mkdir()
     wanted.folder.mkdir(parents=True)
     wanted.marker.touch()
+    wanted.project_marker.touch()
     environment.ensure(wanted, dev=False, port=None)
     assert not (tmp_path / ".venv").is_symlink()
 
