@@ -1,0 +1,45 @@
+"""The common form of benchmarks."""
+
+import json
+
+import pytest
+
+from bench import harness
+from bench.__main__ import HERE, names
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_benchmark_uses_the_common_command_line(name: str) -> None:
+    text = (HERE / f"{name}.py").read_text()
+    assert f'harness.main("{name}"' in text
+    assert "\ndef quick(" in text
+
+
+def test_numbers_name_their_unit() -> None:
+    harness.check_units({"run_s": 1.5, "ok": True, "name": "x", "missing": None, "arms": {"a": {"ttft_p95_ms": 2.0}}})
+    harness.check_units({"by_size_ms": {"64": 1.0, "128": 2.0}, "waits_ms": [1, 2]})
+    with pytest.raises(harness.UnitError, match=r"'arms\.a\.ttft' names no unit"):
+        harness.check_units({"arms": {"a": {"ttft": 2.0}}})
+    with pytest.raises(harness.UnitError, match="'speed' names no unit"):
+        harness.check_units({"speed": [1, 2]})
+
+
+def test_the_answer_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert harness.main("x", quick=lambda: {"run_s": 1.0}, argv=["--quick", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["bench"], answer["mode"], answer["run_s"]) == ("x", "quick", 1.0)
+    assert answer["machine"]["cores_count"] >= 1
+
+
+def test_full_is_chosen_and_a_failure_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADWAY_DEBUG", raising=False)
+
+    def fail() -> harness.Figures:
+        raise OSError("no disk")
+
+    assert harness.main("x", quick=lambda: {}, full=fail, argv=["--full", "--json"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "bench.x: OSError: no disk\n"
