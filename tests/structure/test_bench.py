@@ -39,7 +39,7 @@ def test_full_is_chosen_and_a_failure_is_one_line(
     def fail() -> harness.Figures:
         raise OSError("no disk")
 
-    assert harness.main("x", quick=lambda: {}, full=fail, argv=["--full", "--json"]) == 1
+    assert harness.main("x", quick=dict, full=fail, argv=["--full", "--json"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "bench.x: OSError: no disk\n"
