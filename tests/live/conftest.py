@@ -1,6 +1,7 @@
 """People, a run with stored samples, and sockets as a browser would open them."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -15,6 +16,9 @@ from controlplane.asgi import application
 from controlplane.evidence.models import SampleChunk
 from controlplane.live import consumers
 from controlplane.runs.models import Run
+
+
+WAIT_S = 20.0  # far beyond what is needed, for machines that do other things too
 
 
 def sample(seq: int, **values: Any) -> dict[str, Any]:
@@ -54,7 +58,7 @@ class Socket(ApplicationCommunicator):
     async def connect(self) -> bool:
         """Whether the handshake was accepted."""
         await self.send_input({"type": "websocket.connect"})
-        event = await self.receive_output(3)
+        event = await self.receive_output(WAIT_S)
         return bool(event["type"] == "websocket.accept")
 
     async def say(self, message: dict[str, Any] | str) -> None:
@@ -65,22 +69,22 @@ class Socket(ApplicationCommunicator):
     async def disconnect(self) -> None:
         """Go away as a browser does."""
         await self.send_input({"type": "websocket.disconnect", "code": 1001})
-        await self.wait(3)
+        await self.wait(WAIT_S)
 
-    async def next(self, timeout: float = 3) -> dict[str, Any]:
+    async def next(self, timeout: float = WAIT_S) -> dict[str, Any]:
         """The next message."""
         event = await self.receive_output(timeout)
         assert event["type"] == "websocket.send", event
         message: dict[str, Any] = json.loads(event["text"])
         return message
 
-    async def next_run(self, timeout: float = 3) -> dict[str, Any]:
+    async def next_run(self, timeout: float = WAIT_S) -> dict[str, Any]:
         """The next message about a run."""
         while (message := await self.next(timeout))["type"] != "run":
             pass
         return message
 
-    async def closed(self, timeout: float = 3) -> int:
+    async def closed(self, timeout: float = WAIT_S) -> int:
         """Code with which the server closes."""
         async with asyncio.timeout(timeout):
             while (event := await self.receive_output(timeout))["type"] != "websocket.close":
@@ -117,7 +121,10 @@ async def open_socket(browser: Client) -> AsyncIterator[Callable[..., Any]]:
 
     yield open_one
     for socket in opened:
-        await socket.disconnect()
+        # After a wait that timed out the socket's task is cancelled already. Let out of a teardown, that would keep
+        # pytest from undoing fixtures of every later test.
+        with contextlib.suppress(asyncio.CancelledError, TimeoutError):
+            await socket.disconnect()
 
 
 store_async = sync_to_async(store)
