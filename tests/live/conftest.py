@@ -17,7 +17,6 @@ from controlplane.evidence.models import SampleChunk
 from controlplane.live import consumers
 from controlplane.runs.models import Run
 
-
 WAIT_S = 20.0  # far beyond what is needed, for machines that do other things too
 
 
