@@ -79,6 +79,7 @@ class TestExperimentWatch:
         bad, good = (submit_experiment(owner=owner, data=EXPERIMENT) for _ in range(2))
         for run in [r for arm in good.arms.all() for r in arm.arm_runs.all()]:
             request_cancel(run=run.run, user=owner)
+
         def advance(pk: str) -> None:
             if pk == bad.pk:
                 raise RuntimeError("no")
