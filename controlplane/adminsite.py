@@ -33,7 +33,7 @@ class ServiceAdmin(ModelAdmin):  # type: ignore[misc]
         return False
 
     def apply(self, request: HttpRequest, rows: Iterable[Any], done: str, call: Callable[[Any, User], object]) -> None:
-        """``call`` a service for each row and the acting person, and say what was done; each refusal is shown with the row it is about.
+        """``call`` a service for each row and the acting person; what was done, and each refusal, is shown.
 
         Services check that person's permission on every row again.
         """
