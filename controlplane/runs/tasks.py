@@ -5,7 +5,7 @@ import logging
 from controlplane.celery import app
 from controlplane.runs.models import Run
 from controlplane.runs.supervision.supervisor import supervise
-from controlplane.runs.supervision.worker import this_worker
+from controlplane.runs.supervision.worker import leave_if_told, this_worker
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +17,7 @@ def execute(self, run_id: str, attempt: int) -> None:  # type: ignore[no-untyped
         log.warning("dropped a message that names no attempt of a run: %.100r %.100r", run_id, attempt)
         return
     supervise(run_id=run_id, attempt=attempt, place=this_worker(self.request.hostname))
+    leave_if_told()
 
 
 def queue_name(device_kind: str) -> str:

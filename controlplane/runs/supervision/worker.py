@@ -4,6 +4,7 @@ Celery's main process registers the worker and beats; the pool child that execut
 death, and SIGTERM, itself. Neither ever imports torch: the device kind is configuration, not a discovery.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ import threading
 from types import FrameType
 from typing import Any
 
+from billiard.util import set_pdeathsig  # type: ignore[import-untyped]
 from celery import signals
 from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connection
@@ -40,22 +42,24 @@ class _Child:
 
 
 def this_worker(name: str) -> Place:
-    """The place of a run that this process executes."""
+    """The place of a run that this process executes; from here on SIGTERM means to give it back."""
+    if _Child.parent is not None:
+        signal.signal(signal.SIGTERM, _terminate)  # here, since the pool sets its own handler after `_in_child`
     return Place(worker=name, device=device_name(), stopping=_stopping)
 
 
 def _stopping() -> str:
-    if _Child.terminated:
-        return "its worker was told to stop"
     if _Child.parent is not None and os.getppid() != _Child.parent:
         return "its worker's main process died"
-    return ""
+    return "its worker was told to stop" if _Child.terminated else ""
 
 
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator]
 def _in_child(**_: Any) -> None:
     _Child.parent = os.getppid()
-    signal.signal(signal.SIGTERM, _terminate)
+    # Celery's choice is SIGKILL, which would leave the run to the reaper; this way it is given back at once.
+    with contextlib.suppress(OSError):  # Linux only; elsewhere a run watches its parent
+        set_pdeathsig(signal.SIGTERM)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -67,6 +71,13 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _running() -> bool:
     return any(thread.name == "lease" for thread in threading.enumerate())
+
+
+def leave_if_told() -> None:
+    """End this process after its run was given back; Celery's main process, if there still is one, makes another."""
+    if _Child.parent is not None and _stopping():
+        logging.shutdown()
+        os._exit(0)
 
 
 # --- the main process -------------------------------------------------------------------------------------------------
