@@ -63,10 +63,13 @@ def _in_child(**_: Any) -> None:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Give a run back in order; an idle child ends at once."""
-    if _Child.terminated or not _running():
-        os._exit(128 + number)
+    """Give a run back in order; an idle child ends at once.
+
+    May come many times: the kernel sends it for each thread of a dying main process that was the parent for a moment.
+    """
     _Child.terminated = True
+    if not _running():
+        os._exit(128 + number)
 
 
 def _running() -> bool:
