@@ -161,8 +161,8 @@ CELERY_TASK_DEFAULT_QUEUE = "headway.cpu"
 
 # Run lifecycle; see docs/run-lifecycle.md. A worker renews its lease every heartbeat and gives up after two failures.
 RUN_HEARTBEAT = timedelta(seconds=env.number("HEADWAY_HEARTBEAT_S", 2))
-RUN_LEASE = timedelta(seconds=env.number("HEADWAY_LEASE_S", 12))
-RUN_REAP_EVERY = timedelta(seconds=env.number("HEADWAY_REAP_S", 2))
+RUN_LEASE = timedelta(seconds=env.number("HEADWAY_LEASE_S", 10))
+RUN_REAP_EVERY = timedelta(seconds=env.number("HEADWAY_REAP_S", 1))
 RUN_REDISPATCH_AFTER = timedelta(seconds=env.number("HEADWAY_REDISPATCH_S", 10))
 RUN_STOP_GRACE = timedelta(seconds=env.number("HEADWAY_STOP_GRACE_S", 5))
 RUN_COMMAND = shlex.split(env.text("HEADWAY_RUN_COMMAND", f"{shlex.quote(sys.executable)} -m gpu_runner.run"))
