@@ -177,11 +177,12 @@ class TestIntake:
         run, intake = taking
         Run.objects.filter(pk=run.pk).update(attempt=2)
         self.say(intake, "sample", seq=1, values={})
-        for step in (
+        steps: list[Callable[[], None]] = [
             lambda: self.say(intake, "state", state="running"),
             lambda: self.hand_in(intake, tmp_path / "work"),
             lambda: intake.flush(now=True),
-        ):
+        ]
+        for step in steps:
             with pytest.raises(FencedError):
                 step()
         assert not run.artifacts.exists()
