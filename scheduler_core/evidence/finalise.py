@@ -167,6 +167,7 @@ def _summary(
         ties=sum(len(positions) for positions in fold.ties.values()),
         outputs_digest=fold.outputs_digest(),
         lengths_digest=requests.lengths_digest(),
+        output_tokens=requests.finished_tokens(),
         decisions_digest=digests.decisions.hexdigest(),
         initial_cache_blocks=digests.initial_cache_blocks,
         reasons=requests.reasons(),

@@ -130,6 +130,10 @@ class Requests:
         pairs = np.stack([self.rows["request"][self.finished], self.rows["output_tokens"][self.finished]])
         return hashlib.blake2b(pairs.astype("<i8").tobytes(), digest_size=16).hexdigest()
 
+    def finished_tokens(self) -> int:
+        """Output tokens of finished requests."""
+        return int(self.rows["output_tokens"][self.finished].sum())
+
     def reasons(self) -> dict[str, int]:
         """Requests that did not finish, counted by ``outcome: stage: reason``."""
         labels, rows = self.labels, self.rows

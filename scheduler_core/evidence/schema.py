@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from scheduler_core.spec.base import Spec
 
+NOTES = "notes"  # key of a fingerprint that holds sentences about the figures, no property of the machine
 SUMMARY_SCHEMA = "headway-summary/1"
 
 
@@ -74,12 +75,12 @@ class RunSummary(Spec):
     """Everything a list, a chart legend or a verdict needs of a run, without its records.
 
     ``outputs_digest`` is over the token ids of finished requests (None without real tokens), ``lengths_digest`` over
-    their numbers of tokens, ``decisions_digest`` chained over the plan digests of all steps. ``initial_cache_blocks``
-    were in the prefix cache before the first step. ``reasons`` counts requests that did not finish by ``outcome: stage:
-    reason``. ``longest_gap_causes`` counts warm finished measured requests by what caused their longest gap,
-    ``stall_causes`` those of them that stalled. ``within_run_errors`` are standard errors of log quantiles by a block
-    bootstrap over the requests of this run: a second opinion, never a gate. ``classes`` is keyed ``tenant NAME`` and
-    ``tier NAME`` where there are several.
+    their numbers of tokens (``output_tokens`` in sum), ``decisions_digest`` chained over the plan digests of all
+    steps. ``initial_cache_blocks`` were in the prefix cache before the first step. ``reasons`` counts requests that
+    did not finish by ``outcome: stage: reason``. ``longest_gap_causes`` counts warm finished measured requests by what
+    caused their longest gap, ``stall_causes`` those of them that stalled. ``within_run_errors`` are standard errors of
+    log quantiles by a block bootstrap over the requests of this run: a second opinion, never a gate. ``classes`` is
+    keyed ``tenant NAME`` and ``tier NAME`` where there are several.
     """
 
     schema_version: Literal["headway-summary/1"] = "headway-summary/1"
@@ -103,6 +104,7 @@ class RunSummary(Spec):
     ties: int
     outputs_digest: str | None
     lengths_digest: str | None = None
+    output_tokens: int = 0
     decisions_digest: str | None = None
     initial_cache_blocks: int = 0
     reasons: dict[str, int] = {}

@@ -81,7 +81,7 @@ def why(pairs: Sequence[Pair], change: Difference) -> list[str]:
     known = {name: (old, new) for name, (old, new) in parts.items() if old is not None and new is not None}
     elapsed = _mean(pairs, 0, "e2e_mean_ms")
     if not known or not elapsed:
-        return ["no finished requests on both sides: the parts of request time cannot be compared"]
+        return ["the parts of request time were not measured on both sides, so no cause can be named"]
     moved = sorted(known, key=lambda name: -abs(known[name][1] - known[name][0]))
     moved = [name for name in moved if abs(known[name][1] - known[name][0]) >= SMALL_SHARE * elapsed]
     sentences = [_part(name, known) for name in moved[:3]]

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from scheduler_core.spec.experiment import ExperimentSpec
-from scheduler_core.verdict.comparable import completion, short
+from scheduler_core.evidence.schema import NOTES
+from scheduler_core.verdict.comparable import FREE_LENGTHS, completion, short
 from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import Pair
 
@@ -16,7 +16,7 @@ LEVELS = {
 }
 
 
-def conditions(spec: ExperimentSpec, pairs: Sequence[Pair], change: Difference, *, exact: bool) -> list[str]:
+def conditions(repeats: int, pairs: Sequence[Pair], change: Difference, *, exact: bool) -> list[str]:
     """Sentences: what was varied, on what, with which traffic, how often, and what was not complete."""
     found = [f"varied: {change.sentence()}"]
     if not pairs:
@@ -33,9 +33,14 @@ def conditions(spec: ExperimentSpec, pairs: Sequence[Pair], change: Difference, 
     if exact:
         found.append("the model ran without noise: figures are exact, there is no interval")
     else:
-        found.append(f"{len(pairs)} interleaved pairs of runs, intervals by Student's t over pairs, Holm over gates")
-    if len(pairs) < spec.repeats:
-        found.append(f"{spec.repeats - len(pairs)} of {spec.repeats} repeats have no complete pair and are left out")
+        plural = "" if len(pairs) == 1 else "s"
+        found.append(f"{len(pairs)} pair{plural} of runs, intervals by Student's t over pairs, Holm over gates")
+    if len(pairs) < repeats:
+        found.append(f"{repeats - len(pairs)} of {repeats} repeats have no complete pair and are left out")
+    if any(pair[0].lengths_digest != pair[1].lengths_digest for pair in pairs) and run.level in FREE_LENGTHS:
+        tokens = [sum(pair[side].output_tokens for pair in pairs) for side in (0, 1)]
+        found.append(f"output lengths were not forced: {tokens[0]:,} and {tokens[1]:,} tokens in sum")
+    found += sorted({note for pair in pairs for item in pair for note in item.fingerprint.get(NOTES, [])})
     shares = [sum(completion(pair[side]) for pair in pairs) / len(pairs) for side in (0, 1)]
     if min(shares) < 1:
         found.append(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.goal import GoalSpec
 from scheduler_core.verdict.attribution import effects, why
 from scheduler_core.verdict.comparable import (
     Outputs,
@@ -21,6 +22,7 @@ from scheduler_core.verdict.gates import Claim, claims, judge
 from scheduler_core.verdict.layers import Difference, difference
 from scheduler_core.verdict.next_steps import next_steps, one_layer_at_a_time
 from scheduler_core.verdict.pairs import Pair
+from scheduler_core.verdict.question import Question
 from scheduler_core.verdict.schema import (
     EXIT_CODES,
     EXIT_NOT_COMPARABLE,
@@ -42,10 +44,22 @@ def decide(spec: ExperimentSpec, runs: Sequence[RunSummary], *, outputs: Outputs
     ``runs`` are the summaries of runs that ended, any order, any attempts; runs that are not there count as failed.
     ``outputs`` reads the token ids of a run by its id, so that differing digests can be compared up to ties.
     """
-    comparisons = [_Comparing(spec, runs, name, outputs).result() for name in spec.arms if name != spec.baseline]
+    return answer(Question.of(spec), runs, outputs=outputs)
+
+
+def decide_imported(name: str, runs: Sequence[RunSummary], *, baseline: str, goal: GoalSpec | None = None) -> Verdict:
+    """Compare the arms of runs that were made elsewhere; the same rules, and no next experiment to fill in."""
+    candidates = tuple(dict.fromkeys(run.arm for run in runs if run.arm != baseline))
+    question = Question(name, baseline, candidates, goal or GoalSpec(), len({run.repeat for run in runs}), "imported")
+    return answer(question, runs)
+
+
+def answer(question: Question, runs: Sequence[RunSummary], *, outputs: Outputs | None = None) -> Verdict:
+    """The verdict on ``question``."""
+    comparisons = [_Comparing(question, runs, name, outputs).result() for name in question.candidates]
     codes = [comparison.exit_code for comparison in comparisons]
     return Verdict(
-        experiment=spec.name,
+        experiment=question.name,
         comparisons=comparisons,
         identical_outputs=identical_outputs([run for run in runs if run.complete], outputs),
         exit_code=min(codes, default=EXIT_NOT_COMPARABLE),
@@ -55,13 +69,11 @@ def decide(spec: ExperimentSpec, runs: Sequence[RunSummary], *, outputs: Outputs
 class _Comparing:
     """One candidate against the baseline: the evidence, gathered once."""
 
-    def __init__(
-        self, spec: ExperimentSpec, runs: Sequence[RunSummary], candidate: str, outputs: Outputs | None
-    ) -> None:
-        self.spec = spec
+    def __init__(self, question: Question, runs: Sequence[RunSummary], candidate: str, outputs: Outputs | None) -> None:
+        self.question = question
         self.candidate = candidate
         self.outputs = outputs
-        self.base_runs = usable(runs, spec.baseline)
+        self.base_runs = usable(runs, question.baseline)
         self.candidate_runs = usable(runs, candidate)
         repeats = sorted(self.base_runs.keys() & self.candidate_runs.keys())
         self.pairs: list[Pair] = [(self.base_runs[repeat], self.candidate_runs[repeat]) for repeat in repeats]
@@ -72,7 +84,7 @@ class _Comparing:
         """The comparison, whatever state the evidence is in."""
         if not self.pairs:
             return self._without_pairs()
-        found = obstacles(self.pairs, self.change, kind=self.spec.target.kind, outputs=self.outputs)
+        found = obstacles(self.pairs, self.change, kind=self.question.kind, outputs=self.outputs)
         if found:
             return self._comparison(obstacles=found, headline=f"not comparable: {found[0]}")
         return self._decided()
@@ -81,8 +93,10 @@ class _Comparing:
         if self.pairs:
             base, candidate = self.pairs[0]
             return difference(base.policy, candidate.policy)
-        arms = self.spec.arms
-        return difference(arms[self.spec.baseline].canonical(), arms[self.candidate].canonical())
+        if self.question.spec is None:
+            return difference({"policy": self.question.baseline}, {"policy": self.candidate})
+        arms = self.question.spec.arms
+        return difference(arms[self.question.baseline].canonical(), arms[self.candidate].canonical())
 
     def _without_pairs(self) -> Comparison:
         if self.base_runs and not self.candidate_runs:
@@ -90,14 +104,14 @@ class _Comparing:
             ruling = Ruling(Decision.REJECT, reason)
             return self._comparison(ruling=ruling, headline=f"reject: {reason}")
         reason = (
-            f"the baseline {self.spec.baseline} has no completed run"
+            f"the baseline {self.question.baseline} has no completed run"
             if not self.base_runs
             else "no repeat has a completed run of both arms"
         )
         return self._comparison(obstacles=[reason], headline=f"not comparable: {reason}")
 
     def _decided(self) -> Comparison:
-        goal = self.spec.goal
+        goal = self.question.goal
         fallen = completion_falls(self.pairs, exact=self.exact, confidence=goal.confidence)
         found = claims(goal, self.pairs, exact=self.exact, extra=self._extra_guards())
         gates = judge(found, goal.confidence)
@@ -112,8 +126,8 @@ class _Comparing:
 
     def _steps(self, ruling: Ruling, found: Sequence[Claim], gates: Sequence[Gate]) -> list[NextStep]:
         policy = self.pairs[0][1].policy
-        steps = next_steps(self.spec, ruling, self.candidate, policy, found, gates)
-        split = one_layer_at_a_time(self.spec, self.change, self.candidate)
+        steps = next_steps(self.question, ruling, self.candidate, policy, found, gates)
+        split = one_layer_at_a_time(self.question, self.change, self.candidate)
         return [*steps, *([split] if split else [])]
 
     def _extra_guards(self) -> dict[str, float]:
@@ -129,12 +143,12 @@ class _Comparing:
         gates: Sequence[Gate] = (),
         found: Sequence[Claim] = (),
     ) -> Comparison:
-        goal = self.spec.goal
+        goal = self.question.goal
         decided = bool(gates)
         run = self.pairs[0][0] if self.pairs else next(iter(self.base_runs.values()), None)
         steps = self._steps(ruling, found, gates) if ruling and decided else []
         return Comparison(
-            baseline=self.spec.baseline,
+            baseline=self.question.baseline,
             candidate=self.candidate,
             comparable=not obstacles,
             obstacles=list(obstacles),
@@ -146,9 +160,9 @@ class _Comparing:
             gates=list(gates),
             effects=effects(self.pairs, self.change, exact=self.exact, confidence=goal.confidence) if decided else [],
             why=why(self.pairs, self.change) if decided else [],
-            conditions=conditions(self.spec, self.pairs, self.change, exact=self.exact),
+            conditions=conditions(self.question.repeats, self.pairs, self.change, exact=self.exact),
             next_steps=steps,
-            diagnosis=diagnose(self.spec, self.candidate, self.pairs) if decided else [],
+            diagnosis=diagnose(self.question, self.candidate, self.pairs) if decided else [],
             exit_code=EXIT_CODES[ruling.decision] if ruling else EXIT_NOT_COMPARABLE,
         )
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.verdict.next_steps import Knob, more_load, turned
 from scheduler_core.verdict.pairs import Pair
+from scheduler_core.verdict.question import Question
 from scheduler_core.verdict.schema import Finding, NextStep
 from scheduler_core.verdict.symptoms import View
 
@@ -29,7 +29,7 @@ class Rule:
 
 
 def diagnose(
-    spec: ExperimentSpec, arm: str, pairs: Sequence[Pair], thresholds: Mapping[str, float] | None = None
+    question: Question, arm: str, pairs: Sequence[Pair], thresholds: Mapping[str, float] | None = None
 ) -> list[Finding]:
     """Findings about ``arm`` (the second of each pair), beside the baseline (the first)."""
     view = View([pair[1] for pair in pairs], [pair[0] for pair in pairs], thresholds or {})
@@ -38,13 +38,13 @@ def diagnose(
         fresh = view.fresh()
         symptom = rule.shows(fresh)
         if symptom is not None:
-            found.append(_finding(spec, arm, rule, fresh, symptom))
+            found.append(_finding(question, arm, rule, fresh, symptom))
     return found
 
 
-def _finding(spec: ExperimentSpec, arm: str, rule: Rule, view: View, symptom: str) -> Finding:
+def _finding(question: Question, arm: str, rule: Rule, view: View, symptom: str) -> Finding:
     evidence = list(view.cited.values())
-    steps = (turned(spec, arm, view.runs[0].policy, knob, "; ".join(evidence)) for knob in rule.knobs)
+    steps = (turned(question, arm, view.runs[0].policy, knob, "; ".join(evidence)) for knob in rule.knobs)
     step: NextStep | None = next((step for step in steps if step is not None), None)
     return Finding(
         rule=rule.id,
@@ -53,7 +53,7 @@ def _finding(spec: ExperimentSpec, arm: str, rule: Rule, view: View, symptom: st
         judgement=rule.judgement,
         evidence=evidence,
         thresholds=[f"{name} {value:g}" for name, value in view.used.items()],
-        next_step=step or more_load(spec, f"{rule.judgement}: see whether it grows with load"),
+        next_step=step or more_load(question, f"{rule.judgement}: see whether it grows with load"),
     )
 
 

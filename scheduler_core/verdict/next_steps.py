@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.policy import SECTIONS
 from scheduler_core.verdict.decision import Ruling
 from scheduler_core.verdict.gates import LEAST_PAIRS, Claim
 from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import pairs_needed
+from scheduler_core.verdict.question import Question
 from scheduler_core.verdict.schema import Decision, Gate, NextStep
 
 MOST_PAIRS = 100
@@ -57,7 +58,7 @@ KNOBS: dict[str, tuple[Knob, ...]] = {
 
 
 def next_steps(
-    spec: ExperimentSpec,
+    question: Question,
     ruling: Ruling,
     candidate: str,
     policy: Mapping[str, Any],
@@ -66,26 +67,28 @@ def next_steps(
 ) -> list[NextStep]:
     """What to run next after ``ruling``, most useful first; ``policy`` is the candidate's, resolved."""
     if ruling.decision is Decision.ACCEPT:
-        return [more_load(spec, "find the load at which each arm breaks its objectives")]
-    elsewhere = [more_load(spec, "look for a load at which the arms differ")]
+        return [more_load(question, "find the load at which each arm breaks its objectives")]
+    elsewhere = [more_load(question, "look for a load at which the arms differ")]
     if ruling.decision is Decision.REJECT:
         no_gain = gates[0].state == "failed" and gates[0].label != "worse"
-        return elsewhere if no_gain else _turn(spec, ruling, candidate, policy, gates) or elsewhere
-    pairs = _more_pairs(spec, found, gates)
+        return elsewhere if no_gain else _turn(question, ruling, candidate, policy, gates) or elsewhere
+    pairs = _more_pairs(question, found, gates)
     return (
-        [*pairs, *_turn(spec, ruling, candidate, policy, gates)]
+        [*pairs, *_turn(question, ruling, candidate, policy, gates)]
         if pairs
-        else _turn(spec, ruling, candidate, policy, gates)
+        else _turn(question, ruling, candidate, policy, gates)
     )
 
 
-def one_layer_at_a_time(spec: ExperimentSpec, change: Difference, candidate: str) -> NextStep | None:
+def one_layer_at_a_time(question: Question, change: Difference, candidate: str) -> NextStep | None:
     """Arms that change one layer each, when the candidate changed several, so that each can be credited."""
     if change.single or change.none or len(change.sections) < 2 or change.preset is not None:
         return None
-    form = _form(spec)
-    base = form["arms"][spec.baseline]
-    arms = {spec.baseline: base}
+    form = _form(question)
+    if form is None:
+        return None
+    base = form["arms"][question.baseline]
+    arms = {question.baseline: base}
     for section in change.sections:
         arm = copy.deepcopy(base)
         arm[section] = copy.deepcopy(form["arms"][candidate][section])
@@ -103,7 +106,8 @@ def repeats_needed(found: Sequence[Claim], gates: Sequence[Gate]) -> int | None:
     """Most pairs that any undecided gate needs; None when one of them would need more than `MOST_PAIRS`."""
     needed = LEAST_PAIRS
     for claim, gate in zip(found, gates, strict=False):
-        if gate.state != "undecided" or claim.changes.missing or not claim.changes.finite:
+        blind = claim.changes.missing or not claim.changes.finite or len(claim.changes.logs) < 2
+        if gate.state != "undecided" or blind:
             continue
         distance = abs(claim.changes.mean - claim.border)
         confidence = gate.interval.confidence if gate.interval is not None else 0.95
@@ -114,29 +118,33 @@ def repeats_needed(found: Sequence[Claim], gates: Sequence[Gate]) -> int | None:
     return needed
 
 
-def _more_pairs(spec: ExperimentSpec, found: Sequence[Claim], gates: Sequence[Gate]) -> list[NextStep]:
+def _more_pairs(question: Question, found: Sequence[Claim], gates: Sequence[Gate]) -> list[NextStep]:
     needed = repeats_needed(found, gates)
-    if needed is None:
+    have = max((len(claim.changes.logs) for claim in found), default=0)
+    if needed is None or have >= MOST_PAIRS:
         return []
     undecided = [gate.metric for gate in gates if gate.state == "undecided"]
-    count = max(needed, spec.repeats + 1) if undecided and spec.repeats >= LEAST_PAIRS else needed
-    if count <= spec.repeats:
+    count = max(needed, have + 1) if undecided and have >= LEAST_PAIRS else needed
+    if count <= have:
         return []
-    form = _form(spec)
-    form["repeats"] = count
+    form = _form(question)
+    if form is not None:
+        form["repeats"] = count
     what = f"{', '.join(undecided)} would be decided" if undecided else "a decision becomes possible"
     return [
         NextStep(
-            title=f"{count} pairs instead of {spec.repeats}",
-            because=f"at the spread seen, {what} by about {count} pairs of runs",
+            title=f"{count} pairs instead of {have}",
+            because=f"at the spread seen, {what} by about {count} pairs of runs"
+            if have > 1
+            else f"one pair shows no spread; from {LEAST_PAIRS} pairs on a decision is possible",
             experiment=form,
-            command=_COMMAND,
+            command=_COMMAND if form else "",
         )
     ]
 
 
 def _turn(
-    spec: ExperimentSpec, ruling: Ruling, candidate: str, policy: Mapping[str, Any], gates: Sequence[Gate]
+    question: Question, ruling: Ruling, candidate: str, policy: Mapping[str, Any], gates: Sequence[Gate]
 ) -> list[NextStep]:
     """Turn the first knob that answers a metric the ruling rests on."""
     by_name = {gate.metric: gate for gate in gates}
@@ -144,13 +152,13 @@ def _turn(
         gate = by_name.get(metric)
         evidence = gate.sentence if gate is not None else ruling.reason
         for knob in _knobs(metric.rpartition(": ")[2]):
-            step = turned(spec, candidate, policy, knob, evidence)
+            step = turned(question, candidate, policy, knob, evidence)
             if step is not None:
                 return [step]
     return []
 
 
-def turned(spec: ExperimentSpec, arm: str, policy: Mapping[str, Any], knob: Knob, evidence: str) -> NextStep | None:
+def turned(question: Question, arm: str, policy: Mapping[str, Any], knob: Knob, evidence: str) -> NextStep | None:
     """The experiment with one parameter of ``arm`` turned; None when its resolved ``policy`` has no such number."""
     section, name = knob.parameter.split(".")
     value = (policy.get(section) or {}).get(name)
@@ -159,7 +167,9 @@ def turned(spec: ExperimentSpec, arm: str, policy: Mapping[str, Any], knob: Knob
     new = max(1, round(value * knob.factor)) if isinstance(value, int) else value * knob.factor
     if new == value:
         return None
-    form = _form(spec)
+    form = _form(question)
+    if form is None:
+        return None
     form["arms"][arm][section][name] = new
     return NextStep(
         title=f"{'lower' if new < value else 'raise'} {knob.parameter} of {arm} from {value:g} to {new:g}",
@@ -173,15 +183,15 @@ def _knobs(metric: str) -> tuple[Knob, ...]:
     return next((knobs for stem, knobs in KNOBS.items() if metric.startswith(stem)), ())
 
 
-def more_load(spec: ExperimentSpec, because: str) -> NextStep:
+def more_load(question: Question, because: str) -> NextStep:
     """The same arms at a higher load."""
-    form = _form(spec)
-    changed = _scale_load(form["workload"], LOAD_FACTOR)
+    form = _form(question)
+    changed = form is not None and _scale_load(form["workload"], LOAD_FACTOR)
     return NextStep(
         title=f"the same arms at {LOAD_FACTOR:g} times the load" if changed else "the same arms on other traffic",
         because=because,
         experiment=form,
-        command=_COMMAND,
+        command=_COMMAND if form else "",
     )
 
 
@@ -202,10 +212,12 @@ def _scale_load(workload: dict[str, Any], factor: float) -> bool:
     return scaled
 
 
-def _form(spec: ExperimentSpec) -> dict[str, Any]:
-    """The experiment as a form to fill in: what was written, nothing that was left out."""
-    form: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
+def _form(question: Question) -> dict[str, Any] | None:
+    """The experiment as a form to fill in, only what was written; None for runs made elsewhere."""
+    if question.spec is None:
+        return None
+    form: dict[str, Any] = question.spec.model_dump(mode="json", exclude_none=True)
     for arm in form["arms"].values():
-        for section in ("order", "cache", "batch", "pools"):
+        for section in SECTIONS:
             arm.setdefault(section, {})
     return form

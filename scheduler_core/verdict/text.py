@@ -16,7 +16,7 @@ def comparison_text(comparison: Comparison) -> str:
     word = comparison.decision.value if comparison.decision else "not comparable"
     lines = [
         f"{word:<8} {comparison.candidate} against {comparison.baseline}, {comparison.pairs} x "
-        f"{comparison.requests_per_run} requests each, interleaved, plan {comparison.plan_digest or 'none'}",
+        f"{comparison.requests_per_run} requests each, plan {comparison.plan_digest or 'none'}",
         f"  {comparison.headline}",
     ]
     width = max((len(gate.metric) for gate in comparison.gates), default=0)

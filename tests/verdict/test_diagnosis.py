@@ -8,6 +8,7 @@ from scheduler_core.evidence.schema import RunSummary, TierSummary
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.verdict.diagnosis import RULES, diagnose
+from scheduler_core.verdict.question import Question
 from scheduler_core.verdict.schema import Finding
 from tests.verdict.arms import experiment, figure, summary
 
@@ -31,7 +32,7 @@ def find(changed: dict[str, float | None], base: dict[str, float | None] | None 
     new = summary("candidate", 0, {**HEALTHY, **changed}, **fields)
     for run, figures in ((old, base or {}), (new, changed)):
         run.metrics.update({name: figure(name, value) for name, value in figures.items()})
-    return diagnose(experiment(), "candidate", [(old, new)])
+    return diagnose(Question.of(experiment()), "candidate", [(old, new)])
 
 
 def test_healthy_run_triggers_nothing() -> None:
@@ -73,8 +74,8 @@ def test_thresholds_can_be_set() -> None:
     runs: list[RunSummary] = [
         summary(arm, 0, {**HEALTHY, "kv_peak_share": 0.9, "preemptions": 20}) for arm in ("baseline", "candidate")
     ]
-    assert diagnose(experiment(), "candidate", [(runs[0], runs[1])]) == []
-    found = diagnose(experiment(), "candidate", [(runs[0], runs[1])], {"kv_peak_share": 0.8})
+    assert diagnose(Question.of(experiment()), "candidate", [(runs[0], runs[1])]) == []
+    found = diagnose(Question.of(experiment()), "candidate", [(runs[0], runs[1])], {"kv_peak_share": 0.8})
     assert [finding.rule for finding in found] == ["G9"]
     assert "kv_peak_share 0.8" in found[0].thresholds
 

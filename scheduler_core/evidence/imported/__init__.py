@@ -1,0 +1,1 @@
+"""Results measured by other tools, read with their units and quirks, as summaries of level ``imported``."""
