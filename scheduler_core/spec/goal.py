@@ -1,8 +1,9 @@
 """The goal: gates declared before the run."""
 
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scheduler_core.spec.base import Fraction, Spec
 
@@ -39,3 +40,15 @@ class GoalSpec(Spec):
         description='Relative change still allowed in each: "+5%" for a time, "-2%" for a rate.',
     )
     confidence: float = Field(0.95, gt=0.5, lt=1)
+    looks: tuple[int, ...] = Field(
+        (),
+        max_length=10,
+        description="Group-sequential rule: numbers of pairs at which the gates are looked at, such as 5, 10, 20. "
+        "Pairs may then be added until a look decides; the error rate is kept. Empty: one look at all pairs.",
+    )
+
+    @model_validator(mode="after")
+    def _looks_rise(self) -> Self:
+        if any(later <= earlier for earlier, later in pairwise((4, *self.looks))):
+            raise ValueError("looks: numbers of pairs must rise and begin with 5 or more")
+        return self

@@ -6,6 +6,8 @@ from scheduler_core.evidence.schema import NOTES
 from scheduler_core.verdict.comparable import FREE_LENGTHS, completion, short
 from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import Pair
+from scheduler_core.verdict.question import Question
+from scheduler_core.verdict.sequential import look_at
 
 LEVELS = {
     "simulation": "a calibrated model on a simulated clock, not kernels",
@@ -16,7 +18,7 @@ LEVELS = {
 }
 
 
-def conditions(repeats: int, pairs: Sequence[Pair], change: Difference, *, exact: bool) -> list[str]:
+def conditions(question: Question, pairs: Sequence[Pair], change: Difference, *, exact: bool) -> list[str]:
     """Sentences: what was varied, on what, with which traffic, how often, and what was not complete."""
     found = [f"varied: {change.sentence()}"]
     if not pairs:
@@ -35,8 +37,10 @@ def conditions(repeats: int, pairs: Sequence[Pair], change: Difference, *, exact
     else:
         plural = "" if len(pairs) == 1 else "s"
         found.append(f"{len(pairs)} pair{plural} of runs, intervals by Student's t over pairs, Holm over gates")
-    if len(pairs) < repeats:
-        found.append(f"{repeats - len(pairs)} of {repeats} repeats have no complete pair and are left out")
+        found += _looks(question, len(pairs))
+    if len(pairs) < question.repeats and not question.goal.looks:
+        missing = question.repeats - len(pairs)
+        found.append(f"{missing} of {question.repeats} repeats have no complete pair and are left out")
     if any(pair[0].lengths_digest != pair[1].lengths_digest for pair in pairs) and run.level in FREE_LENGTHS:
         tokens = [sum(pair[side].output_tokens for pair in pairs) for side in (0, 1)]
         found.append(f"output lengths were not forced: {tokens[0]:,} and {tokens[1]:,} tokens in sum")
@@ -48,6 +52,18 @@ def conditions(repeats: int, pairs: Sequence[Pair], change: Difference, *, exact
             "censored quantiles, in which an unfinished request is infinitely late"
         )
     return [*found, *_took_effect(pairs, change)]
+
+
+def _looks(question: Question, pairs: int) -> list[str]:
+    """The group-sequential plan and where it stands."""
+    goal = question.goal
+    if not goal.looks:
+        return []
+    look = look_at(goal.looks, pairs, 1 - goal.confidence)
+    shown = ", ".join(str(count) for count in goal.looks)
+    if look is None:
+        return [f"declared looks at {shown} pairs; none is reached"]
+    return [f"declared looks at {shown} pairs; this is look {look.number}, at level {look.alpha:.2g}"]
 
 
 def _took_effect(pairs: Sequence[Pair], change: Difference) -> list[str]:

@@ -32,6 +32,7 @@ from scheduler_core.verdict.schema import (
     NextStep,
     Verdict,
 )
+from scheduler_core.verdict.sequential import look_at
 from scheduler_core.verdict.watches import watches
 from scheduler_core.verdict.wording import percent
 
@@ -112,9 +113,13 @@ class _Comparing:
 
     def _decided(self) -> Comparison:
         goal = self.question.goal
-        fallen = completion_falls(self.pairs, exact=self.exact, confidence=goal.confidence)
+        look = look_at(goal.looks, len(self.pairs), 1 - goal.confidence) if goal.looks else None
+        if look is not None:
+            self.pairs = self.pairs[: look.pairs]  # pairs beyond the look wait for the next one
+        confidence = 1 - look.alpha if look is not None else goal.confidence
+        fallen = completion_falls(self.pairs, exact=self.exact, confidence=confidence)
         found = claims(goal, self.pairs, exact=self.exact, extra=self._extra_guards())
-        gates = judge(found, goal.confidence)
+        gates = judge(found, confidence)
         watched = watches(self.pairs, exact=self.exact)
         if fallen and not self.change.explains_dropping:
             shares = [sum(completion(pair[side]) for pair in self.pairs) / len(self.pairs) for side in (0, 1)]
@@ -122,6 +127,8 @@ class _Comparing:
             ruling = Ruling(Decision.REJECT, reason, ("completion_share",))
         else:
             ruling = rule(gates[0], [*gates[1:], *watched], pairs=len(self.pairs), exact=self.exact)
+        if goal.looks and look is None and not self.exact:
+            ruling = Ruling(Decision.TUNE, f"the first look needs {goal.looks[0]} pairs, there are {len(self.pairs)}")
         return self._comparison(ruling=ruling, gates=[*gates, *watched], found=found)
 
     def _steps(self, ruling: Ruling, found: Sequence[Claim], gates: Sequence[Gate]) -> list[NextStep]:
@@ -160,7 +167,7 @@ class _Comparing:
             gates=list(gates),
             effects=effects(self.pairs, self.change, exact=self.exact, confidence=goal.confidence) if decided else [],
             why=why(self.pairs, self.change) if decided else [],
-            conditions=conditions(self.question.repeats, self.pairs, self.change, exact=self.exact),
+            conditions=conditions(self.question, self.pairs, self.change, exact=self.exact),
             next_steps=steps,
             diagnosis=diagnose(self.question, self.candidate, self.pairs) if decided else [],
             exit_code=EXIT_CODES[ruling.decision] if ruling else EXIT_NOT_COMPARABLE,

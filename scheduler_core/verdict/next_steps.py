@@ -12,6 +12,7 @@ from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import pairs_needed
 from scheduler_core.verdict.question import Question
 from scheduler_core.verdict.schema import Decision, Gate, NextStep
+from scheduler_core.verdict.sequential import next_look
 
 MOST_PAIRS = 100
 LOAD_FACTOR = 1.25
@@ -120,6 +121,8 @@ def repeats_needed(found: Sequence[Claim], gates: Sequence[Gate]) -> int | None:
 
 def _more_pairs(question: Question, found: Sequence[Claim], gates: Sequence[Gate]) -> list[NextStep]:
     needed = repeats_needed(found, gates)
+    if question.goal.looks:
+        return _next_look(question, found, gates)
     have = max((len(claim.changes.logs) for claim in found), default=0)
     if needed is None or have >= MOST_PAIRS:
         return []
@@ -137,6 +140,26 @@ def _more_pairs(question: Question, found: Sequence[Claim], gates: Sequence[Gate
             because=f"at the spread seen, {what} by about {count} pairs of runs"
             if have > 1
             else f"one pair shows no spread; from {LEAST_PAIRS} pairs on a decision is possible",
+            experiment=form,
+            command=_COMMAND if form else "",
+        )
+    ]
+
+
+def _next_look(question: Question, found: Sequence[Claim], gates: Sequence[Gate]) -> list[NextStep]:
+    """The next declared look, while more pairs can still change the answer."""
+    have = max((len(claim.changes.logs) for claim in found), default=0)
+    following = next_look(question.goal.looks, have)
+    undecided = [gate.metric for gate in gates if gate.state == "undecided"]
+    if following is None or not (undecided or have < LEAST_PAIRS):
+        return []
+    form = _form(question)
+    if form is not None:
+        form["repeats"] = following
+    return [
+        NextStep(
+            title=f"the next declared look, at {following} pairs",
+            because=f"{', '.join(undecided) or 'no gate'} is undecided after {have} pairs",
             experiment=form,
             command=_COMMAND if form else "",
         )
