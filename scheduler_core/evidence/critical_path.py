@@ -1,0 +1,110 @@
+"""The critical path of one request: its sweep with, for each stretch, what it hid and whether removing it would help.
+
+The path's length is the elapsed time by construction: the sweep partitions arrival to last token.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduler_core.evidence.sweep import REQUEUE, Segment, StepShape, sweep
+from scheduler_core.types.errors import InputError, Problem
+from scheduler_core.types.intervals import IntervalClass
+from scheduler_core.types.records import Arrived, Finished, Loaded, Preempted, Record, Step
+from scheduler_core.types.time import Ns
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the path: what it was spent on, and what ran underneath without counting (``hidden``)."""
+
+    kind: str
+    start_ns: Ns
+    end_ns: Ns
+    hidden: tuple[str, ...]
+
+    @property
+    def length_ns(self) -> Ns:
+        """Its share of elapsed time."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """All stretches from arrival to last token, and every interval of the request with its exposed part."""
+
+    request: int
+    stretches: tuple[Stretch, ...]
+    spans: tuple[Segment, ...]
+
+    @property
+    def elapsed_ns(self) -> Ns:
+        """Length of the path."""
+        return sum(stretch.length_ns for stretch in self.stretches)
+
+    def exposed_ns(self, kind: str) -> Ns:
+        """Time of ``kind`` on the path; the rest of its intervals was hidden."""
+        return sum(stretch.length_ns for stretch in self.stretches if stretch.kind == kind)
+
+    def would_shorten_ns(self, kind: str) -> Ns:
+        """By how much the request would be sooner if ``kind`` took no time: its stretches that hid nothing else.
+
+        Where another interval of the request ran underneath, that one would take its place on the path (R12).
+        """
+        return sum(stretch.length_ns for stretch in self.stretches if stretch.kind == kind and not stretch.hidden)
+
+
+def critical_path(records: Iterable[Record], request: int) -> CriticalPath:
+    """The path of ``request``; `InputError` when the records know no such request or it emitted nothing."""
+    found = _Spans(request)
+    for record in records:
+        found.take(record)
+    if found.arrived is None or found.last_token is None:
+        raise InputError([Problem("request", f"request {request} has no token in these records")])
+    spans = [span for span in found.spans if span.end_ns > span.start_ns]
+    stretches = []
+    for segment in sweep(spans, found.arrived, found.last_token):
+        under = {
+            span.kind
+            for span in spans
+            if span.kind != segment.kind and span.start_ns < segment.end_ns and span.end_ns > segment.start_ns
+        }
+        stretches.append(Stretch(segment.kind, segment.start_ns, segment.end_ns, tuple(sorted(under))))
+    return CriticalPath(request, tuple(stretches), tuple(spans))
+
+
+class _Spans:
+    """Collects the intervals of one request."""
+
+    def __init__(self, request: int) -> None:
+        self.request = request
+        self.arrived: Ns | None = None
+        self.last_token: Ns | None = None
+        self.spans: list[Segment] = []
+        self._waiting: tuple[str, Ns] | None = None
+
+    def take(self, record: Record) -> None:
+        """Take one record."""
+        if isinstance(record, Step):
+            self._step(record)
+        elif isinstance(record, Loaded):
+            self.spans.append(Segment(IntervalClass.MODEL_LOAD.value, record.start_ns, record.end_ns))
+        elif isinstance(record, Arrived | Preempted | Finished) and record.request == self.request:
+            if isinstance(record, Arrived):
+                self.arrived = record.at_ns
+                self._waiting = (IntervalClass.QUEUE.value, record.at_ns)
+            elif isinstance(record, Preempted):
+                self._waiting = (REQUEUE, record.at_ns)
+
+    def _step(self, step: Step) -> None:
+        rows = {row[0]: (row[4], row[5]) for row in step.grants}
+        held = {row[0] for row in step.stalled}
+        if self.request not in rows and self.request not in held:
+            return
+        if self._waiting is not None:
+            kind, since = self._waiting
+            self.spans.append(Segment(kind, since, step.planned_ns))
+            self._waiting = None
+        phase, sampled = rows.get(self.request, (IntervalClass.STALLED.value, 0))
+        self.spans += StepShape(step).spans(phase)
+        if sampled:
+            self.last_token = step.available_ns

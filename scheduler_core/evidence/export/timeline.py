@@ -1,0 +1,95 @@
+"""A run's timeline in the Trace Event format that Perfetto and chrome://tracing open.
+
+Lanes of steps go on one track per resource, each request's critical path on a track of its own, KV blocks and queue
+into counters. Times are microseconds, as the format demands.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from scheduler_core.evidence.critical_path import critical_path
+from scheduler_core.types.errors import InputError
+from scheduler_core.types.records import Arrived, Finished, Preempted, Record, RunStarted, Step
+from scheduler_core.types.time import NS_PER_US, Ns
+
+_STEPS, _REQUESTS = 1, 2  # process ids of the two groups of tracks
+MOST_REQUESTS = 200
+
+
+def write_timeline(records: Iterable[Record], target: Path, *, most_requests: int = MOST_REQUESTS) -> Path:
+    """Write the timeline of a run; the paths of the first ``most_requests`` requests are drawn, all steps are."""
+    held = list(records)
+    partial = target.with_name(target.name + ".partial")
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        for place, event in enumerate(events(held, most_requests)):
+            stream.write((",\n" if place else "") + json.dumps(event, separators=(",", ":")))
+        stream.write("\n]}\n")
+    partial.replace(target)
+    return target
+
+
+def events(records: list[Record], most_requests: int) -> Iterator[dict[str, Any]]:
+    """Trace events of all records."""
+    yield _name(_STEPS, "steps by resource")
+    yield _name(_REQUESTS, "requests, critical path")
+    resources: dict[str, int] = {}
+    for record in records:
+        if isinstance(record, RunStarted):
+            yield _instant("run started", 0, {"run": record.run, "policy": record.policy})
+        elif isinstance(record, Step):
+            yield from _step(record, resources)
+        elif isinstance(record, Preempted):
+            yield _instant(f"preempted {record.request}: {record.reason}", record.at_ns, {"blocks": record.blocks})
+        elif isinstance(record, Finished) and record.outcome != "finished":
+            yield _instant(f"{record.outcome} {record.request}: {record.reason}", record.at_ns, {})
+    for resource, track in resources.items():
+        yield _thread(_STEPS, track, resource)
+    arrived = [record.request for record in records if isinstance(record, Arrived)]
+    for request in arrived[:most_requests]:
+        yield from _request(records, request)
+
+
+def _step(step: Step, resources: dict[str, int]) -> Iterator[dict[str, Any]]:
+    tokens = sum(grant[3] for grant in step.grants)
+    about = {"step": step.id, "tokens": tokens, "requests": len(step.grants), "budget": step.budget}
+    for kind, resource, start, end in step.lanes:
+        track = resources.setdefault(resource, len(resources) + 1)
+        yield _slice(kind, (_STEPS, track), start, end, about)
+    at = step.planned_ns / NS_PER_US
+    blocks = {"used": step.kv_used, "cached": step.kv_cached, "free": step.kv_free}
+    yield {"name": "KV blocks", "ph": "C", "pid": _STEPS, "ts": at, "args": blocks}
+    queue = {"waiting": step.waiting, "running": step.running}
+    yield {"name": "requests", "ph": "C", "pid": _STEPS, "ts": at, "args": queue}
+
+
+def _request(records: list[Record], request: int) -> Iterator[dict[str, Any]]:
+    try:
+        path = critical_path(records, request)
+    except InputError:
+        return  # it emitted nothing, so there is no path to draw
+    yield _thread(_REQUESTS, request + 1, f"request {request}")
+    for stretch in path.stretches:
+        hidden = {"hidden": list(stretch.hidden)} if stretch.hidden else {}
+        yield _slice(stretch.kind, (_REQUESTS, request + 1), stretch.start_ns, stretch.end_ns, hidden)
+
+
+def _slice(name: str, track: tuple[int, int], start: Ns, end: Ns, about: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name, "ph": "X", "pid": track[0], "tid": track[1], "ts": start / NS_PER_US,
+        "dur": (end - start) / NS_PER_US, "args": about,
+    }  # fmt: skip
+
+
+def _instant(name: str, at: Ns, about: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "ph": "i", "s": "g", "pid": _STEPS, "tid": 0, "ts": at / NS_PER_US, "args": about}
+
+
+def _name(process: int, name: str) -> dict[str, Any]:
+    return {"name": "process_name", "ph": "M", "pid": process, "tid": 0, "args": {"name": name}}
+
+
+def _thread(process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"name": "thread_name", "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}

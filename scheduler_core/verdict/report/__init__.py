@@ -1,0 +1,1 @@
+"""Verdicts for people and machines elsewhere: an offline page, a pull request, a CI report."""

@@ -1,0 +1,118 @@
+"""One self-contained page per run and per experiment: it opens offline, needs no script, and prints well."""
+
+import html
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+
+from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.schema import Figure, RunSummary
+from scheduler_core.verdict.gates import gate_words, label_words
+from scheduler_core.verdict.report.charts import bar_chart, interval_chart
+from scheduler_core.verdict.schema import Comparison, Verdict
+from scheduler_core.verdict.wording import amount, percent, within
+
+CHARTED = ("ttft_p95_ms", "tpot_p95_ms", "longest_gap_p95_ms", "goodput_rps")
+
+
+def experiment_page(verdict: Verdict, runs: Sequence[RunSummary]) -> str:
+    """The page of an experiment: verdicts first, then every run's headline figures."""
+    body = [_comparison(comparison) for comparison in verdict.comparisons]
+    body.append(f"<p>Outputs: {html.escape(verdict.identical_outputs)}.</p>")
+    body += [bar_chart(f"{name}, mean over runs", _means(runs, name), METRICS[name].unit) for name in CHARTED]
+    body.append("<h2>Runs</h2>" + _table(("run", "arm", "repeat", *CHARTED, "audit"), [_run_row(run) for run in runs]))
+    return _page(verdict.experiment, body)
+
+
+def run_page(run: RunSummary) -> str:
+    """The page of one run: what it was, how requests ended, every figure with its formula."""
+    facts = {
+        "arm": run.arm, "repeat": str(run.repeat), "evidence level": run.level, "source": run.source,
+        "requests": f"{run.measured} measured of {run.offered} offered", "plan": run.plan_digest,
+        "outcomes": ", ".join(f"{count} {name}" for name, count in run.outcomes.items() if count),
+        "outputs": run.outputs_digest or "no real tokens", "audit": _audit(run),
+    }  # fmt: skip
+    body = [_table(("", ""), list(facts.items()))]
+    if not run.audit.passed:
+        broken = [(violation.rule, violation.where, violation.message) for violation in run.audit.violations]
+        body.append("<h2>Violations</h2>" + _table(("rule", "where", "numbers"), broken))
+    rows = [
+        (name, _figure(figure), str(figure.n or ""), METRICS[name].formula if name in METRICS else "")
+        for name, figure in run.metrics.items()
+    ]
+    body.append("<h2>Figures</h2>" + _table(("metric", "value", "n", "formula"), rows))
+    return _page(f"Run {run.run}", body)
+
+
+def _comparison(comparison: Comparison) -> str:
+    word = comparison.decision.value if comparison.decision else "not comparable"
+    title = html.escape(f"{comparison.candidate} against {comparison.baseline}")
+    parts = [f'<section><h2>{title} <span class="tag {word.replace(" ", "-")}">{word}</span></h2>']
+    parts.append(f"<p>{html.escape(comparison.headline)}</p>")
+    parts.append(interval_chart(comparison.gates))
+    rows = [
+        (
+            gate.metric, amount(gate.baseline, gate.unit), amount(gate.candidate, gate.unit),
+            f"{percent(gate.change)} {within(gate.interval) if gate.interval else ''}", label_words(gate),
+            gate_words(gate), gate.state,
+        )
+        for gate in comparison.gates
+    ]  # fmt: skip
+    if rows:
+        parts.append(_table(("metric", "baseline", "candidate", "change", "label", "gate", "state"), rows))
+    parts.append(_list("Obstacles", comparison.obstacles))
+    parts.append(_list("Why", comparison.why))
+    parts.append(
+        _list("Diagnosis", [f"{found.rule}: {found.symptom}. {found.judgement}. {'; '.join(found.evidence)}"
+                            for found in comparison.diagnosis])
+    )  # fmt: skip
+    parts.append(_list("Layer and metric", [effect.sentence for effect in comparison.effects]))
+    parts.append(_list("Conditions", comparison.conditions))
+    parts.append(_list("Next", [f"{step.title}: {step.because}" for step in comparison.next_steps]))
+    return "".join(parts) + "</section>"
+
+
+def _means(runs: Sequence[RunSummary], metric: str) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        figure = run.metrics.get(metric)
+        if figure is not None and figure.value is not None:
+            found.setdefault(run.arm, []).append(figure.value)
+    return {arm: sum(values) / len(values) for arm, values in found.items()}
+
+
+def _run_row(run: RunSummary) -> tuple[str, ...]:
+    figures = [run.metrics.get(name) for name in CHARTED]
+    return (run.run, run.arm, str(run.repeat), *(_figure(figure) for figure in figures), _audit(run))
+
+
+def _figure(figure: Figure | None) -> str:
+    if figure is None:
+        return "not in the summary"
+    if figure.value is None:
+        return f"{figure.absence}" + (f" ({figure.note})" if figure.note else "")
+    return amount(figure.value, figure.unit) + (f" ({figure.note})" if figure.note else "")
+
+
+def _audit(run: RunSummary) -> str:
+    return "passed" if run.audit.passed else f"{len(run.audit.violations)} violations"
+
+
+def _list(title: str, items: Iterable[str]) -> str:
+    rows = "".join(f"<li>{html.escape(item)}</li>" for item in items)
+    return f"<h3>{title}</h3><ul>{rows}</ul>" if rows else ""
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _page(title: str, body: Sequence[str]) -> str:
+    style = files("scheduler_core.verdict.report").joinpath("page.css").read_text(encoding="utf-8")
+    name = html.escape(title)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{name}</title><style>{style}</style></head><body><main><h1>{name}</h1>{''.join(body)}</main></body></html>\n"
+    )
