@@ -107,6 +107,35 @@ class Comparison(Spec):
     exit_code: int
 
 
+class ArmCapacity(Spec):
+    """How much load an arm carries: the highest that meets the objectives at the stated attainment.
+
+    ``resolved`` is ``within`` when a lower load met them and a higher one did not; else the capacity is only known to
+    lie ``above`` the highest or ``below`` the lowest load. ``knee`` is where the tail bends, if it does.
+    """
+
+    arm: str
+    capacity: float | None
+    resolved: Literal["within", "above", "below"]
+    knee: float | None
+    sentence: str
+
+
+class SweepVerdict(Spec):
+    """Arms over common loads. Without a candidate it is load sensitivity, and there is no decision."""
+
+    schema_version: Literal["headway-sweep/1"] = "headway-sweep/1"
+    unit: str
+    loads: list[float]
+    attainment: float
+    arms: list[ArmCapacity]
+    decision: Decision | None
+    headline: str
+    gates: list[Gate]
+    conditions: list[str]
+    exit_code: int
+
+
 class Verdict(Spec):
     """All comparisons of an experiment; the exit code is the best one of its candidates."""
 

@@ -21,7 +21,8 @@ def interval_chart(gates: Sequence[Gate]) -> str:
     parts = [_line(_x(0, reach), 0, _x(0, reach), height - 24, "axis")]
     for place, gate in enumerate(shown):
         parts.append(_gate(gate, ROW * place + ROW / 2, reach))
-    parts += [_text(_x(value, reach), height - 6, percent(value), "middle") for value in (-reach, 0, reach)]
+    for value, anchor in ((-reach, "start"), (0.0, "middle"), (reach, "end")):
+        parts.append(_text(_x(value, reach), height - 6, percent(value), anchor))
     return _svg(height, parts, "change of each gate with its interval")
 
 
