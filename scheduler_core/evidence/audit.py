@@ -27,6 +27,7 @@ from scheduler_core.types.records import (
 from scheduler_core.types.time import Ns
 
 MOST_VIOLATIONS = 200
+_PREFILL, _RECOMPUTE = Phase.PREFILL.value, Phase.RECOMPUTE.value
 
 # Check name -> what is enforced; names cite the rule where the requirements number one.
 CHECKS: dict[str, str] = {
@@ -128,9 +129,12 @@ class Audit:
     def _check(self, rule: str, holds: bool, where: str, message: str, *numbers: Any) -> None:  # noqa: FBT001
         self.checks[rule] += 1
         if not holds:
-            self.found += 1
-            if len(self.violations) < MOST_VIOLATIONS:
-                self.violations.append(Violation(rule=rule, where=where, message=message.format(*numbers)))
+            self._fault(rule, where, message, *numbers)
+
+    def _fault(self, rule: str, where: str, message: str, *numbers: Any) -> None:
+        self.found += 1
+        if len(self.violations) < MOST_VIOLATIONS:
+            self.violations.append(Violation(rule=rule, where=where, message=message.format(*numbers)))
 
     def _arrived(self, record: Arrived) -> None:
         where = f"arrived request {record.request}"
@@ -175,22 +179,36 @@ class Audit:
         tokens = sum(grant[3] for grant in step.grants)
         if step.budget:
             self._check("budget", tokens <= step.budget, where, "{} tokens over {}", tokens, step.budget)
-        seen = Counter(grant[0] for grant in step.grants)
-        seen.update(row[0] for row in step.stalled)
+        self._residents(step, where)
+        for rule in ("R25 ordering", "tokens contiguous", "sampled at the end", "no negative duration"):
+            self.checks[rule] += len(step.grants)
+        for request, epoch, start, length, phase, sampled, _hit in step.grants:
+            state = self._open.get(request)
+            if state is None:
+                continue
+            if epoch != state.epoch or step.planned_ns < state.arrived_ns:
+                self._fault("R25 ordering", f"{where} request {request}", "epoch {} planned at {} ns, admitted as {}, "
+                            "arrived at {} ns", epoch, step.planned_ns, state.epoch, state.arrived_ns)  # fmt: skip
+            self._grant((where, request), state, start, length, sampled)
+            if phase == _PREFILL:
+                state.prefilled += length
+            elif phase == _RECOMPUTE:
+                self._check("R8 recompute once", state.preempted > 0, f"{where} request {request}",
+                            "recompute without a preemption")  # fmt: skip
+            if sampled:
+                self._token((where, request), state, step.available_ns)
+
+    def _residents(self, step: Step, where: str) -> None:
+        seen = Counter([grant[0] for grant in step.grants])
+        seen.update([row[0] for row in step.stalled])
         for request in self._ended_in_step & seen.keys():
             del seen[request]  # it was cancelled while the step ran: planned with it, ended before its result
         self._ended_in_step.clear()
-        once = seen.keys() == self._resident and all(count == 1 for count in seen.values())
+        once = len(seen) == len(step.grants) + len(step.stalled) and seen.keys() == self._resident
         if once:
             self.checks["resident once"] += 1
         else:
             self._not_once(seen, where)
-        for request, epoch, start, length, phase, sampled, _hit in step.grants:
-            state = self._open.get(request)
-            if state is not None:
-                self._grant(f"{where} request {request}", state, (epoch, start, length), phase, sampled)
-                if sampled:
-                    self._token(f"{where} request {request}", state, step.available_ns)
 
     def _not_once(self, seen: Counter[int], where: str) -> None:
         for request in sorted(self._resident | seen.keys()):
@@ -215,38 +233,29 @@ class Audit:
             )
             self._check("R25 ordering", inside, where, "lane {} [{}, {}) is outside the step", kind, start, end)
         self._last_step, self._last_available = step.id, step.available_ns
-        for grant in step.grants:
-            request = self._open.get(grant[0])
-            early = request is not None and step.planned_ns < request.arrived_ns
-            self._check("R25 ordering", not early, where, "request {} granted before it arrived", grant[0])
 
-    def _grant(self, where: str, state: _Request, span: tuple[int, int, int], phase: str, sampled: int) -> None:
-        epoch, start, length = span
-        self._check("R25 ordering", epoch == state.epoch, where, "epoch {}, admitted as {}", epoch, state.epoch)
-        self._check("tokens contiguous", length > 0 and start == state.next_start, where,
-                    "{} tokens from {}, due from {}", length, start, state.next_start)  # fmt: skip
-        known = state.prompt + state.emitted
-        ends = start + length == known
-        right = start + length <= known and (ends or not sampled) and not state.token_lost
-        self._check("sampled at the end", right, where, "computed up to {} of {} known tokens, sampled {}",
-                    start + length, known, sampled)  # fmt: skip
+    def _grant(self, at: tuple[str, int], state: _Request, start: int, length: int, sampled: int) -> None:
+        if length <= 0 or start != state.next_start:
+            self._fault("tokens contiguous", _at(at), "{} tokens from {}, due from {}", length, start, state.next_start)
+        end, known = start + length, state.prompt + state.emitted
+        ends = end == known
+        if end > known or (sampled and not ends) or state.token_lost:
+            self._fault("sampled at the end", _at(at), "computed up to {} of {} known tokens, sampled {}", end, known,
+                        sampled)  # fmt: skip
         state.token_lost = ends and not sampled
-        state.next_start = start + length
-        if phase == Phase.PREFILL:
-            state.prefilled += length
-        if phase == Phase.RECOMPUTE:
-            self._check("R8 recompute once", state.preempted > 0, where, "recompute without a preemption")
+        state.next_start = end
 
-    def _token(self, where: str, state: _Request, at_ns: Ns) -> None:
+    def _token(self, at: tuple[str, int], state: _Request, at_ns: Ns) -> None:
         state.emitted += 1
-        if state.last_ns is None:
+        before = state.last_ns
+        if before is None:
             state.first_ns = at_ns
-            self._check("no negative duration", at_ns >= state.arrived_ns, where, "TTFT is {} ns",
-                        at_ns - state.arrived_ns)  # fmt: skip
+            if at_ns < state.arrived_ns:
+                self._fault("no negative duration", _at(at), "TTFT is {} ns", at_ns - state.arrived_ns)
         else:
-            gap = at_ns - state.last_ns
-            state.gaps_ns += gap
-            self._check("no negative duration", gap >= 0, where, "gap of {} ns", gap)
+            state.gaps_ns += at_ns - before
+            if at_ns < before:
+                self._fault("no negative duration", _at(at), "gap of {} ns", at_ns - before)
         state.last_ns = at_ns
 
     def _end(self, record: Finished) -> None:
@@ -310,3 +319,8 @@ class Audit:
             if int(lost[row]) > bound:
                 self._check("R4 additivity", False, f"request {rows['request'][row]}", "{} ns of {} ns unattributed, "
                             "bound {} ns", int(lost[row]), int(e2e[row]), bound)  # fmt: skip
+
+
+def _at(place: tuple[str, int]) -> str:
+    """Where a fault lies: built only when there is one."""
+    return f"{place[0]} request {place[1]}"

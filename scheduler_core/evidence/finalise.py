@@ -10,7 +10,7 @@ from scheduler_core.evidence.audit import Audit
 from scheduler_core.evidence.benchmark import benchmark
 from scheduler_core.evidence.bootstrap import within_run_errors
 from scheduler_core.evidence.classes import class_summaries
-from scheduler_core.evidence.columns import MISSING, IntColumns, Ints
+from scheduler_core.evidence.columns import MISSING, IntRows, Ints
 from scheduler_core.evidence.fold import GAP_INTS, Labels, RunFold, TakesRow
 from scheduler_core.evidence.metrics import compute_all
 from scheduler_core.evidence.request_table import write_outputs, write_requests
@@ -71,7 +71,7 @@ def summarise(
 ) -> RunSummary:
     """The summary that `finalise` would return, with no file written; for many short runs."""
     started, stream = _first(iter(records))
-    gaps = IntColumns(GAP_INTS)
+    gaps = IntRows(GAP_INTS)
     folding = _Folding(_Dropped(), gaps, Labels(), warmup_share)
     rows = folding.play(stream)
     held = gaps.take()

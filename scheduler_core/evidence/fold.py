@@ -183,7 +183,7 @@ class RunFold:
             self._finished(Finished(at, request, Outcome.CUT_OFF, "records_ended", "records_ended", line.tokens))
         columns = self.requests.take()
         order = columns["request"].argsort(kind="stable")
-        return {name: values[order] for name, values in columns.items()}
+        return {name: columns.pop(name)[order] for name in tuple(columns)}  # one column doubled at a time
 
     def _run_started(self, record: RunStarted) -> None:
         self.started = record

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scheduler_core.evidence.columns import MISSING, Codes, IntColumns, Ints
+from scheduler_core.evidence.columns import MISSING, Codes, IntRows, Ints
 from scheduler_core.evidence.fold import GAP_INTS, STEP_INTS, Labels
 from scheduler_core.evidence.schema import Absence
 from scheduler_core.types.errors import InputError, Problem
@@ -113,7 +113,7 @@ class SpillingTable:
     """Takes integer rows and writes them to ``writer`` whenever ``ROWS_PER_GROUP`` have come together."""
 
     def __init__(self, names: tuple[str, ...], convert: Any, labels: Labels, writer: TableWriter) -> None:
-        self._rows = IntColumns(names)
+        self._rows = IntRows(names)
         self._convert = convert
         self._labels = labels
         self._writer = writer
