@@ -84,9 +84,8 @@ def _decode_jitter(view: View) -> str | None:
 def _decode_squeezed(view: View) -> str | None:
     """By objectives where tiers have them, or by change: first tokens are in time everywhere, later ones are not."""
     first, later = view.attained("ttft_ms"), view.attained("tpot_ms")
-    kept, missed = view.limit("kept_share"), view.limit("missed_share")
-    tiers = [name for name, share in later.items() if share < missed]
-    if tiers and first and min(first.values()) >= kept:
+    tiers = [name for name, share in later.items() if share < view.limit("missed_share")]
+    if tiers and first and min(first.values()) >= view.limit("kept_share"):
         return f"first tokens are in time but later ones are not (tier {', '.join(sorted(tiers))})"
     ttft, tpot = view.change("ttft_p95_ms"), view.change("tpot_p95_ms")
     if ttft is None or tpot is None:
@@ -153,6 +152,9 @@ def _crowding(view: View) -> str | None:
     more, rate = view.change("running_max"), view.change("throughput_tokens_per_s")
     if more is None or rate is None or more < view.limit("more_requests") or rate > view.limit("equal_change"):
         return None
+    elapsed = view.change("e2e_mean_ms")
+    if elapsed is None or elapsed < -view.limit("equal_change"):
+        return None  # below saturation arrivals set the rate; requests that are sooner done are no contention
     waits = [view.change(name) for name in ("stalled_mean_ms", "tpot_p95_ms", "preemptions")]
     if not any(change is not None and change > view.limit("worse_change") for change in waits):
         return None

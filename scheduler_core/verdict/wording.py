@@ -21,7 +21,7 @@ def amount(value: float | None, unit: str) -> str:
         return "infinite"
     if unit == "share":
         return f"{value * 100:.1f} %"
-    return f"{digits(value)} {unit}".rstrip()
+    return digits(value) if unit == "count" else f"{digits(value)} {unit}".rstrip()
 
 
 def digits(value: float) -> str:
