@@ -22,7 +22,7 @@ QUANTILES: dict[str, tuple[str, float]] = {
 }
 DRAWS = 200
 SEED = 20_260
-FEWEST, MOST = 20, 20_000  # requests; beyond, blocks are so many that the error inside a run no longer matters
+FEWEST, MOST = 20, 5_000  # requests; beyond, blocks are so many that the error inside a run no longer matters
 
 
 def within_run_errors(requests: Requests) -> dict[str, float]:
