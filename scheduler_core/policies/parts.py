@@ -8,6 +8,10 @@ from scheduler_core.sched.view import RequestView, View
 from scheduler_core.types.reasons import Defer, Preempt
 from scheduler_core.types.time import Ns
 
+# Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
+_NO_BLOCKS = Defer.NO_BLOCKS
+_BATCH_RUNNING = Defer.BATCH_RUNNING
+
 UNLIMITED = 1 << 62
 
 # --- order ----------------------------------------------------------------------------------------------------------
@@ -63,14 +67,17 @@ class WholeBatches:
     size: int
     max_wait_ns: Ns = 0
 
+    _forming = Passes((Pass(Serve.WAITING),))
+    _prefilling = Passes((Pass(Serve.PREFILLS),), closed=Deferral(_BATCH_RUNNING, 1, 0))
+    _decoding = Passes((Pass(Serve.DECODES),), closed=Deferral(_BATCH_RUNNING, 1, 0))
+
     def passes(self, view: View) -> Passes:
         if view.running:
-            running = Pass(Serve.PREFILLS if view.prefilling else Serve.DECODES)
-            return Passes((running,), closed=Deferral(Defer.BATCH_RUNNING, 1, 0))
+            return WholeBatches._prefilling if view.prefilling else WholeBatches._decoding
         due = self.wake_ns(view)
         if due is not None and due > view.now_ns:
             return Passes((), closed=Deferral(Defer.WAITING_FOR_BATCH, self.size, view.waiting))
-        return Passes((Pass(Serve.WAITING),))
+        return WholeBatches._forming
 
     def wake_ns(self, view: View) -> Ns | None:
         head = view.head()
@@ -134,7 +141,7 @@ class RoomAboveWatermark:
             room_blocks -= self.watermark_blocks
         if reserve_blocks <= room_blocks:
             return None
-        return Deferral(Defer.NO_BLOCKS, reserve_blocks, room_blocks)
+        return Deferral(_NO_BLOCKS, reserve_blocks, room_blocks)
 
 
 # --- victim ---------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ class FusedInstance(Instance):
         super().__init__(policy)
         state, limits = self._state, policy.limits
         state.keeps_records = False
+        self._publishes_late = policy.publish is Publish.AT_CONFIRM
         if not policy.prefix_cache:
             state.memory = CountedMemory(blocks=limits.kv_blocks, block_size=limits.block_size)
 
@@ -60,17 +61,18 @@ class FusedInstance(Instance):
 
     def complete_repeat(self) -> None:
         """As `complete_fused` for a step that ``may_repeat`` and in which nobody ended. O(1) without a prefix cache."""
-        if self.policy.publish is Publish.AT_CONFIRM:
+        if self._publishes_late:
             self._state.memory.publish_cohort(self._state.cohort)
         self._state.cohort.advance()
         self._state.steps_done += 1
 
     def repeat(self) -> bool:
         """Plan the same step again, if the pool has room; only after one that ``may_repeat``, with no event since."""
-        state, cohort = self._state, self._state.cohort
-        if cohort.growth() > state.memory.free:
+        state = self._state
+        need = state.cohort.growth()
+        if need > state.memory.free:
             return False
-        state.memory.grow_cohort(cohort, publish=self.policy.publish is Publish.AT_GRANT)
+        state.memory.grow_cohort(state.cohort, need, publish=not self._publishes_late)
         state.next_step += 1
         return True
 

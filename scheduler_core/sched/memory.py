@@ -45,8 +45,8 @@ class Memory(Protocol):
     def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
         """Lease ``count`` more blocks; a pledge made at admission is used up first."""
 
-    def grow_cohort(self, cohort: Cohort, *, publish: bool) -> None:
-        """Lease what the members' next step needs, which must be free, and index what it fills if ``publish``."""
+    def grow_cohort(self, cohort: Cohort, count: int, *, publish: bool) -> None:
+        """Lease the ``count`` free blocks that the members' next step needs, and index what it fills if ``publish``."""
 
     def publish(self, request: LiveRequest, tokens: int) -> None:
         """Index the blocks filled by the first ``tokens`` positions (V-20, V-22)."""
@@ -155,7 +155,7 @@ class BlockMemory:
         request.blocks += count
         return tuple(blocks)
 
-    def grow_cohort(self, cohort: Cohort, *, publish: bool) -> None:
+    def grow_cohort(self, cohort: Cohort, count: int, *, publish: bool) -> None:
         for request in cohort.growing():
             self.grow(request, 1)
         if publish:
@@ -229,8 +229,7 @@ class CountedMemory:
             _use_pledge(self, request, count)
         return ()
 
-    def grow_cohort(self, cohort: Cohort, *, publish: bool) -> None:
-        count = cohort.growth()
+    def grow_cohort(self, cohort: Cohort, count: int, *, publish: bool) -> None:
         self.free -= count
         if self.pledged:  # every member is pledged, or none is: the reserve rule is the policy's, not the request's
             self.pledged -= count

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from scheduler_core.types.plan import Phase, StepPlan
 
+# Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
+_DECODE = Phase.DECODE
+
 
 class StepShape(NamedTuple):
     """Inputs of a step's cost.
@@ -31,7 +34,7 @@ def shape_of(plan: StepPlan) -> StepShape:
     """The shape of a plan. O(grants)."""
     prefill = decode = context = pairs = 0
     for grant in plan.grants:
-        if grant.phase is Phase.DECODE:
+        if grant.phase is _DECODE:
             decode += 1
             context += grant.start + grant.length
         else:
