@@ -94,7 +94,8 @@ VLLM_V1 = Manifest(
         }
     ),
     settable={
-        "order.by": "Waiting requests by arrival, or by tier priority and then arrival; also decides who is preempted.",
+        "order.by": "Who is next: arrival; priority (tier, then arrival); urgency (priority, and takes a slot of a full "
+        "batch from a worse request); shortest (declared output, aged). Also decides who is preempted.",
         **_POOL,
         "cache.watermark": "Share of the pool kept free when a request is admitted beside running ones.",
         "cache.admit": "Room that must be in sight to admit: known tokens, or prompt + output limit (never preempts).",
@@ -105,7 +106,84 @@ VLLM_V1 = Manifest(
     builder="scheduler_core.policies.presets:vllm_v1",
 )
 
-BUILT_IN = (STATIC, VLLM_V1)
+
+def _defaults(policy: str, *, cache: dict[str, Any], batch: dict[str, Any]) -> PolicySpec:
+    return PolicySpec.model_validate(
+        {
+            "policy": policy,
+            "order": {"by": "arrival"},
+            "cache": {"block_size": 16, "prefix": "none", "admit": "known", **cache},
+            "batch": {"size": 64, "token_budget": 2048, "chunked_prefill": True, "queue_limit": 0, **batch},
+            "pools": {"layout": "single"},
+        }
+    )
+
+
+_UNCACHED = {name: text for name, text in _POOL.items() if name != "cache.prefix"}
+
+SARATHI = Manifest(
+    name="sarathi",
+    version="96f9911",
+    title="Stall-free batching as Sarathi-Serve",
+    summary="Every decode gets its token first; prompt chunks fill what is left of the step, so decodes never stall.",
+    citation="Sarathi-Serve 96f9911, arXiv 2403.02310; rules SA-01 to SA-06.",
+    defaults=_defaults("sarathi", cache={"watermark": 0.01}, batch={"token_budget": 512}),
+    settable={
+        **_UNCACHED,
+        **_QUEUE,
+        "batch.token_budget": "Chunk size: most tokens of a step, unless more requests than that decode.",
+        "cache.watermark": "Share of the pool kept free when a request is admitted beside running ones.",
+    },
+    builder="scheduler_core.policies.presets:sarathi",
+)
+
+NANO = Manifest(
+    name="nano",
+    version="bb823b3",
+    title="Prefill-exclusive batching as nano-vllm",
+    summary="A step either prefills or decodes; only the first prompt of a batch may be cut; tail preemption.",
+    citation="nano-vllm bb823b3.",
+    defaults=_defaults("nano", cache={"prefix": "hash"}, batch={}),
+    settable={**_POOL, **_QUEUE},
+    builder="scheduler_core.policies.presets:nano",
+)
+
+RESERVE_MAX = Manifest(
+    name="reserve_max",
+    version="20fcd7f",
+    title="Full reservation as mini-sglang",
+    summary="Admits a request only with room for its whole output limit, so nobody is ever preempted.",
+    citation="mini-sglang 20fcd7f, with a hash index in place of its radix tree.",
+    defaults=_defaults("reserve_max", cache={"prefix": "hash", "admit": "limit"}, batch={}),
+    settable={**_POOL, **_QUEUE},
+    builder="scheduler_core.policies.presets:reserve_max",
+)
+
+SGLANG = Manifest(
+    name="sglang",
+    version="0.5.23",
+    title="Prefill-first batching as SGLang",
+    summary="Prefills whenever it can, admits by an estimate of what running requests will still use, retracts the "
+    "least advanced when that was too little.",
+    citation="SGLang 0.5.23, first come first served, with a page-wise hash index in place of its radix tree; rules "
+    "G-01, G-08, G-09, G-12, G-16 to G-19, G-25.",
+    defaults=_defaults("sglang", cache={"prefix": "hash"}, batch={"token_budget": 8192}),
+    settable={**_POOL, **_QUEUE},
+    builder="scheduler_core.policies.presets:sglang",
+)
+
+VTC = Manifest(
+    name="vtc",
+    version="192c2e2",
+    title="Fair shares per tenant by virtual token counters",
+    summary="The tenant that was served least so far comes next; idle time earns no credit. Batches as vllm_v1.",
+    citation="VTC artefact 192c2e2, arXiv 2401.00588; rules VT-01 to VT-06.",
+    defaults=VLLM_V1.defaults.model_copy(update={"policy": "vtc"}),
+    settable={name: text for name, text in VLLM_V1.settable.items() if name != "order.by"},
+    builder="scheduler_core.policies.presets:vtc",
+)
+
+BUILT_IN = (STATIC, VLLM_V1, SARATHI, SGLANG, VTC, NANO, RESERVE_MAX)
 
 
 @cache

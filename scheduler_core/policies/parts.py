@@ -40,6 +40,22 @@ class ByPriority:
         return (request.spec.priority, request.spec.arrival_ns)
 
 
+@dataclass(frozen=True, slots=True)
+class ByShortestOutput:
+    """Smaller declared output first, aged: waiting ``ns_per_token`` counts as much as one token less.
+
+    As all requests age at one rate, the key never changes: ``limit left * ns_per_token + arrival``. A request can be
+    passed only by those that arrive within its own ``limit left * ns_per_token``, which bounds starvation.
+    """
+
+    ns_per_token: Ns = 10_000_000
+    first_come: bool = False
+
+    def key(self, request: RequestView) -> tuple[int, ...]:
+        left = max(1, request.spec.output_limit - request.emitted)
+        return (left * self.ns_per_token + request.spec.arrival_ns,)
+
+
 # --- shape ----------------------------------------------------------------------------------------------------------
 
 
@@ -86,6 +102,32 @@ class WholeBatches:
         return head.spec.arrival_ns + self.max_wait_ns
 
 
+@dataclass(frozen=True, slots=True)
+class DecodesThenPrefills:
+    """Decodes are never delayed: prefills and newcomers fill what they leave (SA-02 to SA-04, SA-06)."""
+
+    _passes = Passes((Pass(Serve.DECODES), Pass(Serve.PREFILLS), Pass(Serve.WAITING)))
+
+    def passes(self, view: View) -> Passes:
+        return DecodesThenPrefills._passes
+
+    def wake_ns(self, view: View) -> Ns | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillsAlone:
+    """A step prefills if it can, and then nothing else; otherwise it decodes (G-01; nano-vllm, mini-sglang)."""
+
+    _passes = Passes((Pass(Serve.PREFILLS), Pass(Serve.WAITING, ends_step=True), Pass(Serve.DECODES)))
+
+    def passes(self, view: View) -> Passes:
+        return PrefillsAlone._passes
+
+    def wake_ns(self, view: View) -> Ns | None:
+        return None
+
+
 # --- chunk ----------------------------------------------------------------------------------------------------------
 
 
@@ -93,7 +135,7 @@ class WholeBatches:
 class WholeRequest:
     """As much as the budget allows."""
 
-    def limit(self, request: RequestView, view: View) -> int:
+    def limit(self, request: RequestView, want: int, view: View) -> int:
         return UNLIMITED
 
 
@@ -103,8 +145,41 @@ class LongPrefillCap:
 
     cap: int
 
-    def limit(self, request: RequestView, view: View) -> int:
+    def limit(self, request: RequestView, want: int, view: View) -> int:
         return self.cap if view.running + view.waiting > 1 else UNLIMITED
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOfChunk:
+    """Prefills get what decodes leave of ``chunk``, never less than nothing (SA-03, SA-05); decodes are not limited."""
+
+    chunk: int
+    budget: int
+
+    def limit(self, request: RequestView, want: int, view: View) -> int:
+        if not request.prefilling:
+            return UNLIMITED
+        return max(0, self.chunk - (self.budget - view.budget_left))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstMayBeCut:
+    """Only the first request of a step may be computed in part (nano-vllm); the others come whole or not at all."""
+
+    budget: int
+
+    def limit(self, request: RequestView, want: int, view: View) -> int:
+        return UNLIMITED if view.budget_left == self.budget or want <= view.budget_left else 0
+
+
+@dataclass(frozen=True, slots=True)
+class WholePages:
+    """A prompt that is cut is cut at a multiple of ``page`` tokens (G-12)."""
+
+    page: int
+
+    def limit(self, request: RequestView, want: int, view: View) -> int:
+        return UNLIMITED if want <= view.budget_left else view.budget_left // self.page * self.page
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------
@@ -115,6 +190,16 @@ class KnownTokens:
     """Room for prompt and emitted tokens must be in sight, nothing is kept for later (V-11)."""
 
     pledges: bool = False
+
+    def tokens(self, request: RequestView) -> int:
+        return request.known
+
+
+@dataclass(frozen=True, slots=True)
+class WholePrompt:
+    """Room for prompt and emitted tokens is taken at admission, so that a started prefill never fails (SA-03, SA-04)."""
+
+    pledges: bool = True
 
     def tokens(self, request: RequestView) -> int:
         return request.known
@@ -168,6 +253,16 @@ class WorstPriority:
 
 
 @dataclass(frozen=True, slots=True)
+class LeastEmitted:
+    """The request with the fewest emitted tokens, of those the longest prompt (G-18)."""
+
+    reason: Preempt = Preempt.NO_BLOCKS
+
+    def pick(self, requester: RequestView, running: Iterable[RequestView]) -> RequestView | None:
+        return max(running, key=lambda r: (-r.emitted, r.spec.prompt_tokens, r.seq))
+
+
+@dataclass(frozen=True, slots=True)
 class Nobody:
     """Nobody is ever stopped: room was promised at admission."""
 
@@ -175,3 +270,15 @@ class Nobody:
 
     def pick(self, requester: RequestView, running: Iterable[RequestView]) -> RequestView | None:
         return None
+
+
+# --- slots ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UrgentTakesSlot:
+    """A full batch gives up its worst request to one of strictly better priority; equals never push each other out."""
+
+    def pick(self, head: RequestView, running: Iterable[RequestView]) -> RequestView | None:
+        worst = max(running, key=lambda r: (r.spec.priority, r.spec.arrival_ns, r.seq))
+        return worst if worst.spec.priority > head.spec.priority else None

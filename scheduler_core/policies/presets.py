@@ -1,7 +1,7 @@
 """Named policies as compositions of parts, and the way from a spec to an instance."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import cast
 
@@ -9,20 +9,31 @@ from scheduler_core.policies.manifests import manifest_of, resolve
 from scheduler_core.policies.parts import (
     ByArrival,
     ByPriority,
+    ByShortestOutput,
+    DecodesThenPrefills,
+    FirstMayBeCut,
     KnownTokens,
     LastAdmitted,
+    LeastEmitted,
+    LeftOfChunk,
     LongPrefillCap,
     Nobody,
+    PrefillsAlone,
     RoomAboveWatermark,
     RunningThenWaiting,
+    UrgentTakesSlot,
     WholeBatches,
+    WholePages,
+    WholePrompt,
     WholeRequest,
     WorstCase,
     WorstPriority,
 )
-from scheduler_core.sched.decisions import Place, Retain
+from scheduler_core.policies.ratio import NewTokenRatio, PromptAndClippedLimit
+from scheduler_core.policies.vtc import VirtualTokenCounter
+from scheduler_core.sched.decisions import Place, Publish, Retain
 from scheduler_core.sched.instance import Instance
-from scheduler_core.sched.policy import Limits, PolicySet
+from scheduler_core.sched.policy import Limits, Order, PolicySet
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.time import ns_from_ms
@@ -56,19 +67,96 @@ def static(spec: PolicySpec, limits: Limits) -> PolicySet:
 
 def vllm_v1(spec: PolicySpec, limits: Limits) -> PolicySet:
     """Continuous batching with chunked prefill and paged KV, after vLLM 0.33.0 (V-01 to V-30, one instance)."""
-    by_priority = spec.order.by == "priority"
+    by_priority = spec.order.by in ("priority", "urgency")
+    orders: dict[str | None, Order] = {"arrival": ByArrival(), "shortest": ByShortestOutput()}
     return PolicySet(
         name="vllm_v1",
         limits=limits,
-        order=ByPriority() if by_priority else ByArrival(),
+        order=ByPriority() if by_priority else orders[spec.order.by],
         shape=RunningThenWaiting(),
         chunk=LongPrefillCap(spec.batch.long_prefill_cap) if spec.batch.long_prefill_cap else WholeRequest(),
         reserve=WorstCase() if spec.cache.admit == "limit" else KnownTokens(),
         admission=RoomAboveWatermark(int((spec.cache.watermark or 0) * limits.kv_blocks)),
         victim=WorstPriority() if by_priority else LastAdmitted(),
-        requeue=Place.BY_KEY if by_priority else Place.FRONT,
+        requeue=Place.FRONT if spec.order.by == "arrival" else Place.BY_KEY,
+        slots=UrgentTakesSlot() if spec.order.by == "urgency" else None,
         prefix_cache=spec.cache.prefix == "hash",
     )
+
+
+def sarathi(spec: PolicySpec, limits: Limits) -> PolicySet:
+    """Stall-free batching, after Sarathi-Serve (SA-01 to SA-06); ``token_budget`` is its chunk size."""
+    chunk = limits.token_budget
+    limits = replace(limits, token_budget=max(chunk, limits.size))  # decodes may exceed the chunk (SA-05)
+    return PolicySet(
+        name="sarathi",
+        limits=limits,
+        order=ByArrival(),
+        shape=DecodesThenPrefills(),
+        chunk=LeftOfChunk(chunk, limits.token_budget),
+        reserve=WholePrompt(),
+        admission=RoomAboveWatermark(int((spec.cache.watermark or 0) * limits.kv_blocks)),
+        victim=LastAdmitted(),
+        requeue=Place.FRONT,
+    )
+
+
+def nano(spec: PolicySpec, limits: Limits) -> PolicySet:
+    """Prefill-exclusive batches as nano-vllm at bb823b3: only the first of a batch may be cut, tail preemption."""
+    return PolicySet(
+        name="nano",
+        limits=limits,
+        order=ByArrival(),
+        shape=PrefillsAlone(),
+        chunk=FirstMayBeCut(limits.token_budget),
+        reserve=KnownTokens(),
+        admission=RoomAboveWatermark(),
+        victim=LastAdmitted(),
+        requeue=Place.FRONT,
+        publish=Publish.AT_CONFIRM,
+        prefix_cache=spec.cache.prefix == "hash",
+    )
+
+
+def reserve_max(spec: PolicySpec, limits: Limits) -> PolicySet:
+    """Room for prompt and whole limit is kept, nobody is ever preempted: mini-sglang at 20fcd7f, on a hash index."""
+    return PolicySet(
+        name="reserve_max",
+        limits=limits,
+        order=ByArrival(),
+        shape=PrefillsAlone(),
+        chunk=WholeRequest(),
+        reserve=WorstCase(),
+        admission=RoomAboveWatermark(),
+        victim=Nobody(),
+        requeue=Place.FRONT,
+        publish=Publish.AT_CONFIRM,
+        prefix_cache=spec.cache.prefix == "hash",
+    )
+
+
+def sglang(spec: PolicySpec, limits: Limits) -> PolicySet:
+    """Prefill-first batches with estimated memory, after SGLang 0.5.23 (G-01, G-08, G-09, G-12, G-16 to G-19, G-25)."""
+    ratio = NewTokenRatio(page=limits.block_size)
+    return PolicySet(
+        name="sglang",
+        limits=limits,
+        order=ByArrival(),
+        shape=PrefillsAlone(),
+        chunk=WholePages(limits.block_size),
+        reserve=PromptAndClippedLimit(),
+        admission=ratio,
+        victim=LeastEmitted(),
+        requeue=Place.BACK,
+        publish=Publish.AT_CONFIRM,
+        prefix_cache=spec.cache.prefix == "hash",
+        watch=ratio,
+    )
+
+
+def vtc(spec: PolicySpec, limits: Limits) -> PolicySet:
+    """Fair shares by virtual token counters on continuous batching (VT-01 to VT-05, arXiv 2401.00588)."""
+    return replace(vllm_v1(spec, limits), name="vtc", account=VirtualTokenCounter())
 
 
 def build_policy(spec: PolicySpec, capacity: Capacity) -> PolicySet:

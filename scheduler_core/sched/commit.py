@@ -76,9 +76,11 @@ def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends:
             state.memory.publish(request, request.confirmed)
         if not grant.samples:
             continue
+        if policy.account is not None:
+            policy.account.emitted(request)
         if request.id in ends or request.known >= request.stop_at:
             over.append(request)
-        else:
+        elif policy.groups_decodes:
             del state.apart[request.id]
             state.cohort.join(request)
             joined.append(request)
@@ -145,8 +147,12 @@ def _confirm(state: InstanceState, policy: PolicySet, request: LiveRequest, gran
     if request.epoch != grant.epoch:
         if grant.samples:
             request.deliver_late()  # preempted while in flight: the token still counts (V-18)
+    else:
+        request.confirm(grant.start + grant.length, sampled=grant.samples)
+    if grant.samples and policy.account is not None:
+        policy.account.emitted(request)
+    if request.epoch != grant.epoch:
         return grant.samples
-    request.confirm(grant.start + grant.length, sampled=grant.samples)
     if policy.publish is _AT_CONFIRM:
         state.memory.publish(request, request.confirmed)
     return True

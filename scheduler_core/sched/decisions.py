@@ -27,7 +27,7 @@ class Serve(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One round of granting within a step; ``ends_step`` when it granted anything."""
+    """One round of granting within a step; with ``ends_step`` it is the last one if anything was granted by then."""
 
     serve: Serve
     ends_step: bool = False

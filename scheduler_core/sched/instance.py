@@ -11,6 +11,7 @@ from scheduler_core.sched.plan import Completed, Ended, Occupancy, Planned
 from scheduler_core.sched.planner import StateView, StepBuilder, preempt
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
+from scheduler_core.sched.waiting import FairQueue, WaitingQueue
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.plan import StepPlan, StepResult
 from scheduler_core.types.reasons import Outcome, Preempt, Reject
@@ -38,7 +39,10 @@ class Instance:
             caching=policy.prefix_cache,
             first_block=first_block,
         )
-        self._state = InstanceState(memory, Cohort(limits.block_size), plan_on_promises=plan_on_promises)
+        waiting = WaitingQueue() if policy.account is None else FairQueue(policy.account.rank)
+        self._state = InstanceState(
+            memory, Cohort(limits.block_size), waiting=waiting, plan_on_promises=plan_on_promises
+        )
         self._builder = StepBuilder(self._state, policy)
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -60,6 +64,8 @@ class Instance:
         request = LiveRequest(spec, seq=state.next_seq, model_length=self.policy.limits.model_length)
         state.next_seq += 1
         state.requests[spec.id] = request
+        if self.policy.account is not None:
+            self.policy.account.arrived(request, state.waiting.tenants())
         state.waiting.push(request, self.policy.order.key(request))
         return None
 

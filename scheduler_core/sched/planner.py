@@ -6,7 +6,7 @@ from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.decisions import Deferral, Place, Publish, Serve
 from scheduler_core.sched.memory import blocks_for, pledge, shortage
-from scheduler_core.sched.policy import PolicySet
+from scheduler_core.sched.policy import PolicySet, Watch
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.sched.view import RequestView
 from scheduler_core.types.errors import LawError
@@ -22,6 +22,7 @@ _WAITING = Serve.WAITING
 _PREFILLS = Serve.PREFILLS
 _ADMIT = Event.ADMIT
 _DECODE = Phase.DECODE
+_PRIORITY = Preempt.PRIORITY
 _BATCH_FULL = Defer.BATCH_FULL
 _NO_BUDGET = Defer.NO_BUDGET
 _PREEMPTED_THIS_STEP = Defer.PREEMPTED_THIS_STEP
@@ -93,18 +94,27 @@ class StepBuilder:
         passes = self.policy.shape.passes(self._view)
         admits = False
         for item in passes.order:
-            before = len(self.grants) + self.decoders
             if item.serve is _WAITING:
                 admits = True
                 self._admit()
             else:
                 self._serve(item.serve)
-            if item.ends_step and len(self.grants) + self.decoders > before:
+            if item.ends_step and (self.grants or self.decoders):
                 break
         if not admits and passes.closed is not None:
             self._defer_head(passes.closed)
         self._record_deferral()
         self._assert_limits()
+        if self.policy.watch is not None:
+            self._tell(self.policy.watch)
+
+    def _tell(self, watch: Watch) -> None:
+        if self.preempted:
+            watch.preempted(tuple(self.state.running.values()))
+        if self.grants:
+            watch.stepped(decoded=any(grant.phase is _DECODE for grant in self.grants.values()))
+        elif not self.state.requests:
+            watch.idle()
 
     def stalled(self) -> tuple[tuple[int, str], ...]:
         """Resident requests without a grant in this step, with the cause."""
@@ -136,7 +146,8 @@ class StepBuilder:
                 self._serve_one(request)
 
     def _serve_one(self, request: LiveRequest) -> None:
-        length = min(request.debt, self.policy.chunk.limit(request, self._view), self._view.budget_left)
+        debt = request.debt
+        length = min(debt, self.policy.chunk.limit(request, debt, self._view), self._view.budget_left)
         if length <= 0:
             return  # a zero grant skips this request, not those behind it (V-06)
         need = shortage(self.state.memory, request, length)
@@ -195,7 +206,8 @@ class StepBuilder:
         """
         if next(iter(self.state.apart.values())).run_seq > self.state.cohort.newest:
             return True
-        wanted = [(r, min(r.debt, self.policy.chunk.limit(r, self._view))) for r in self.state.apart.values()]
+        limit = self.policy.chunk.limit
+        wanted = [(r, min(r.debt, limit(r, r.debt, self._view))) for r in self.state.apart.values()]
         blocks = sum(shortage(self.state.memory, request, length) for request, length in wanted)
         return sum(length for _, length in wanted) <= left and blocks <= free
 
@@ -224,7 +236,7 @@ class StepBuilder:
     def _try_admit(self, head: LiveRequest) -> Deferral | None:
         limits, memory = self.policy.limits, self.state.memory
         resident = len(self.state.running) + len(self.state.held)
-        if resident >= limits.size:
+        if resident >= limits.size and not self._vacate(head):
             return Deferral(_BATCH_FULL, resident + 1, limits.size)
         if head.promised:  # its last step before preemption is still in flight (V-03)
             return Deferral(_PREEMPTED_THIS_STEP, 0, 0, skip=True)
@@ -244,6 +256,16 @@ class StepBuilder:
             self._grant(head, length, (*hits, *memory.grow(head, shortage(memory, head, length))), first=True)
         return None
 
+    def _vacate(self, head: LiveRequest) -> bool:
+        """Stop a running request for the sake of ``head``, if the policy has slots change hands."""
+        if self.policy.slots is None:
+            return False
+        picked = self.policy.slots.pick(head, self.state.running.values())
+        if picked is None:
+            return False
+        self._preempt(self.state.running[picked.id], _PRIORITY)
+        return True
+
     def _first_length(self, head: LiveRequest, want: int) -> int:
         """Tokens of an admission's first grant; 0 when it has to wait for budget.
 
@@ -252,7 +274,7 @@ class StepBuilder:
         """
         limits = self.policy.limits
         if limits.chunked:
-            return min(want, self.policy.chunk.limit(head, self._view), self._view.budget_left)
+            return min(want, self.policy.chunk.limit(head, want, self._view), self._view.budget_left)
         length = min(want, self._view.budget_left)
         if length == want:
             return length
@@ -269,6 +291,8 @@ class StepBuilder:
         request.hit_tokens = 0
         if hits:
             state.memory.adopt(request, hits)
+        if self.policy.account is not None:
+            self.policy.account.admitted(request, state.waiting.tenants())
         if self.policy.reserve.pledges:
             pledge(state.memory, request, reserve)
         if state.keeps_records:

@@ -4,7 +4,7 @@ Rules for implementers: no clock, no randomness, no state unless the part says s
 arrival sequence last; O(log n) per request and step; each part names the rule ids it implements.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,8 +38,8 @@ class Shape(Protocol):
 class Chunk(Protocol):
     """How many tokens may one grant have at most?"""
 
-    def limit(self, request: RequestView, view: View) -> int:
-        """Upper bound of a grant, budget aside."""
+    def limit(self, request: RequestView, want: int, view: View) -> int:
+        """Upper bound of a grant to a request that has ``want`` tokens to compute; 0 passes it over in this step."""
 
 
 class Reserve(Protocol):
@@ -62,6 +62,42 @@ class Admission(Protocol):
         ``reserve_blocks`` is the room that must be in sight beyond cache hits; ``room_blocks`` are free, not pledged,
         and would stay free after adopting the hits (V-10).
         """
+
+
+class Slots(Protocol):
+    """Who gives way when a request waits for a batch slot?"""
+
+    def pick(self, head: RequestView, running: Iterable[RequestView]) -> RequestView | None:
+        """A running request to be stopped for ``head``, or None."""
+
+
+class Account(Protocol):
+    """Book-keeping of a policy: told what happens, asked which tenant comes next. Its state is its own."""
+
+    def arrived(self, request: RequestView, queued: Collection[str]) -> None:
+        """``request`` came; ``queued`` are the tenants that had requests waiting before."""
+
+    def admitted(self, request: RequestView, queued: Collection[str]) -> None:
+        """``request`` starts; ``queued`` are the tenants that still have requests waiting."""
+
+    def emitted(self, request: RequestView) -> None:
+        """``request`` emitted one token."""
+
+    def rank(self, tenant: str) -> tuple[int, ...]:
+        """Smaller is served first."""
+
+
+class Watch(Protocol):
+    """A part that learns from what happened; told by the planner, never asked."""
+
+    def stepped(self, *, decoded: bool) -> None:
+        """A step was planned; ``decoded``: running requests emit a token in it."""
+
+    def preempted(self, survivors: Iterable[RequestView]) -> None:
+        """Requests were stopped for want of memory in the step being planned; these go on."""
+
+    def idle(self) -> None:
+        """Nothing runs and nothing waits."""
 
 
 class Victim(Protocol):
@@ -104,5 +140,13 @@ class PolicySet:
     publish: Publish = Publish.AT_GRANT
     retain: Retain = Retain.REQUEST
     prefix_cache: bool = False
+    slots: Slots | None = None
+    account: Account | None = None
+    watch: Watch | None = None
     admits_without_budget: bool = False
     admits_after_preemption: bool = False
+
+    @property
+    def groups_decodes(self) -> bool:
+        """Whether running requests may advance together: not where a part has to hear of, or look at, each one."""
+        return self.account is None and self.watch is None

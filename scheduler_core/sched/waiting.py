@@ -1,11 +1,11 @@
 """The waiting queue: ordered by the policy's key, with O(log n) insertion and removal."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from scheduler_core.request.live import LiveRequest
 
-_Entry = tuple[int, tuple[int, ...], int, int, LiveRequest]
+Entry = tuple[int, tuple[int, ...], int, int, LiveRequest]
 
 
 class WaitingQueue:
@@ -18,7 +18,7 @@ class WaitingQueue:
     __slots__ = ("_entries", "_fronts", "_heap", "_number")
 
     def __init__(self) -> None:
-        self._heap: list[_Entry] = []
+        self._heap: list[Entry] = []
         self._entries: dict[int, int] = {}  # request id -> number of its valid entry
         self._fronts = 0
         self._number = 0
@@ -49,6 +49,10 @@ class WaitingQueue:
         """Insert behind all that wait with an equal key."""
         self._insert(1, key, (1 << 62) + self._number, request)
 
+    def tenants(self) -> frozenset[str]:
+        """Tenants that have requests waiting. O(n); only policies with an account ask, and those use `FairQueue`."""
+        return frozenset(request.spec.tenant for request in self)
+
     def head(self) -> LiveRequest | None:
         """The next request, not removed. Amortised O(log n)."""
         heap = self._heap
@@ -62,14 +66,14 @@ class WaitingQueue:
         """Take ``request`` out; `KeyError` if it does not wait."""
         del self._entries[request.id]
 
-    def take(self) -> _Entry:
+    def take(self) -> Entry:
         """Remove and return the head's entry, which `restore` can put back to its place."""
         self.head()
         entry = heapq.heappop(self._heap)
         del self._entries[entry[4].id]
         return entry
 
-    def restore(self, entry: _Entry) -> None:
+    def restore(self, entry: Entry) -> None:
         """Put back an entry that `take` returned."""
         self._entries[entry[4].id] = entry[3]
         heapq.heappush(self._heap, entry)
@@ -79,5 +83,77 @@ class WaitingQueue:
         self._entries[request.id] = self._number
         heapq.heappush(self._heap, (rank, key, place, self._number, request))
 
-    def _valid(self, entry: _Entry) -> bool:
+    def _valid(self, entry: Entry) -> bool:
         return self._entries.get(entry[4].id) == entry[3]
+
+
+class FairQueue:
+    """One queue per tenant; the head is the head of the tenant that ranks first now (VT-03).
+
+    Ranks may change while requests wait. All operations are O(log n) plus O(tenants) for the head.
+    """
+
+    __slots__ = ("_queues", "_rank")
+
+    def __init__(self, rank: Callable[[str], tuple[int, ...]]) -> None:
+        self._rank = rank
+        self._queues: dict[str, WaitingQueue] = {}
+
+    def __len__(self) -> int:
+        return sum(len(queue) for queue in self._queues.values())
+
+    def __contains__(self, request: LiveRequest) -> bool:
+        return request in self._queues.get(request.spec.tenant, ())
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        for tenant in sorted(self._queues, key=self._place):
+            yield from self._queues[tenant]
+
+    def push(self, request: LiveRequest, key: tuple[int, ...]) -> None:
+        self._queue(request).push(request, key)
+
+    def push_front(self, request: LiveRequest) -> None:
+        self._queue(request).push_front(request)
+
+    def push_back(self, request: LiveRequest, key: tuple[int, ...]) -> None:
+        self._queue(request).push_back(request, key)
+
+    def tenants(self) -> frozenset[str]:
+        """Tenants that have requests waiting."""
+        return frozenset(self._queues)
+
+    def head(self) -> LiveRequest | None:
+        """The oldest request of the tenant that ranks first, not removed."""
+        if not self._queues:
+            return None
+        return self._queues[min(self._queues, key=self._place)].head()
+
+    def remove(self, request: LiveRequest) -> None:
+        """Take ``request`` out; `KeyError` if it does not wait."""
+        queue = self._queues[request.spec.tenant]
+        queue.remove(request)
+        if not queue:
+            del self._queues[request.spec.tenant]
+
+    def take(self) -> Entry:
+        """Remove and return the head's entry, which `restore` can put back to its place."""
+        tenant = min(self._queues, key=self._place)
+        entry = self._queues[tenant].take()
+        if not self._queues[tenant]:
+            del self._queues[tenant]
+        return entry
+
+    def restore(self, entry: Entry) -> None:
+        """Put back an entry that `take` returned."""
+        self._queue(entry[4]).restore(entry)
+
+    def _queue(self, request: LiveRequest) -> WaitingQueue:
+        return self._queues.setdefault(request.spec.tenant, WaitingQueue())
+
+    def _place(self, tenant: str) -> tuple[int, ...]:
+        head = self._queues[tenant].head()
+        assert head is not None  # empty queues are dropped
+        return (*self._rank(tenant), head.seq)

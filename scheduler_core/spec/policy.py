@@ -14,8 +14,11 @@ from scheduler_core.spec.base import Name, PositiveInt, Share, Spec
 class OrderSection(Spec):
     """Layer 1, request order: who is served first."""
 
-    by: Literal["arrival", "priority"] | None = Field(
-        None, description="Waiting requests in order of arrival, or by tier priority and then arrival."
+    by: Literal["arrival", "priority", "urgency", "shortest"] | None = Field(
+        None,
+        description="Waiting requests in order of arrival; by tier priority and then arrival; by urgency, which is "
+        "priority that also takes a slot from a worse request when the batch is full; or shortest declared output "
+        "first, aged so that nobody starves.",
     )
 
 

@@ -77,7 +77,7 @@ SPECS = st.one_of(
             batch__size=size,
             batch__token_budget=budget,
         ),
-        st.sampled_from(["arrival", "priority"]),
+        st.sampled_from(["arrival", "priority", "urgency", "shortest"]),
         st.sampled_from(["none", "hash"]),
         st.sampled_from(["known", "limit"]),
         st.booleans(),
@@ -85,6 +85,12 @@ SPECS = st.one_of(
         st.integers(1, 6),
         st.sampled_from([3, 8, 40]),
         st.sampled_from([0, 0.2]),
+    ),
+    st.builds(
+        lambda name, size, budget: policy_spec(name, batch__size=size, batch__token_budget=budget, cache__block_size=4),
+        st.sampled_from(["sarathi", "sglang", "vtc", "nano", "reserve_max"]),
+        st.integers(1, 6),
+        st.sampled_from([5, 8, 40]),
     ),
     st.builds(
         lambda size, wait, budget, prefix: policy_spec(
@@ -120,7 +126,8 @@ def build(rows, scale):
     at, requests = 0.0, []
     for index, (gap, prompt, output, above, priority, shared, dependent) in enumerate(rows):
         at += gap * scale
-        changes = {"output_limit": output + above, "priority": priority, "prefix_blocks": tuple(range(shared))}
+        changes = {"output_limit": output + above, "priority": priority, "tenant": f"t{priority}"}
+        changes["prefix_blocks"] = tuple(range(shared))
         if dependent and index:
             requests.append(request(index, prompt, output, at_ms=gap, after=index // 2, **changes))
         else:

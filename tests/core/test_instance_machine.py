@@ -22,12 +22,18 @@ POLICIES = st.one_of(
             batch__size=size,
             batch__token_budget=6,
         ),
-        st.sampled_from(["arrival", "priority"]),
+        st.sampled_from(["arrival", "priority", "urgency", "shortest"]),
         st.sampled_from(["none", "hash"]),
         st.sampled_from(["known", "limit"]),
         st.booleans(),
         st.sampled_from([0, 2]),
         st.integers(1, 4),
+    ),
+    st.builds(
+        lambda name, size, budget: policy_spec(name, batch__size=size, batch__token_budget=budget, cache__block_size=2),
+        st.sampled_from(["sarathi", "sglang", "vtc", "nano", "reserve_max"]),
+        st.integers(1, 4),
+        st.integers(4, 6),
     ),
     st.builds(
         lambda prefix, size: policy_spec(
@@ -55,7 +61,13 @@ class InstanceMachine(RuleBasedStateMachine):
         index = self.offered
         self.offered += 1
         refused = self.stepper.submit(
-            index, prompt, limit=6, priority=priority, prefix_blocks=tuple(range(shared)), prefix_block_size=2
+            index,
+            prompt,
+            limit=6,
+            priority=priority,
+            tenant=f"t{priority}",
+            prefix_blocks=tuple(range(shared)),
+            prefix_block_size=2,
         )
         if refused is None:
             self.left[index] = output
