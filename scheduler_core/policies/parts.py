@@ -1,6 +1,6 @@
 """Reusable answers to the questions of `scheduler_core.sched.policy`; each names the rules it implements."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Reversible
 from dataclasses import dataclass
 
 from scheduler_core.sched.decisions import Deferral, Pass, Passes, Serve
@@ -237,9 +237,10 @@ class LastAdmitted:
     """The request admitted last (V-14, first-come-first-served)."""
 
     reason: Preempt = Preempt.NO_BLOCKS
+    reads_progress: bool = False
 
-    def pick(self, requester: RequestView, running: Iterable[RequestView]) -> RequestView | None:
-        return max(running, key=lambda request: request.run_seq)
+    def pick(self, requester: RequestView, running: Reversible[RequestView]) -> RequestView | None:
+        return next(iter(reversed(running)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +248,10 @@ class WorstPriority:
     """The request with the largest (priority, arrival) (V-14, priority)."""
 
     reason: Preempt = Preempt.NO_BLOCKS
+    reads_progress: bool = False
 
-    def pick(self, requester: RequestView, running: Iterable[RequestView]) -> RequestView | None:
-        return max(running, key=lambda r: (r.spec.priority, r.spec.arrival_ns, r.seq))
+    def pick(self, requester: RequestView, running: Reversible[RequestView]) -> RequestView | None:
+        return max(reversed(running), key=lambda r: (r.spec.priority, r.spec.arrival_ns, r.seq))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +259,10 @@ class LeastEmitted:
     """The request with the fewest emitted tokens, of those the longest prompt (G-18)."""
 
     reason: Preempt = Preempt.NO_BLOCKS
+    reads_progress: bool = True
 
-    def pick(self, requester: RequestView, running: Iterable[RequestView]) -> RequestView | None:
-        return max(running, key=lambda r: (-r.emitted, r.spec.prompt_tokens, r.seq))
+    def pick(self, requester: RequestView, running: Reversible[RequestView]) -> RequestView | None:
+        return max(reversed(running), key=lambda r: (-r.emitted, r.spec.prompt_tokens, r.seq))
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +270,9 @@ class Nobody:
     """Nobody is ever stopped: room was promised at admission."""
 
     reason: Preempt = Preempt.NO_BLOCKS
+    reads_progress: bool = False
 
-    def pick(self, requester: RequestView, running: Iterable[RequestView]) -> RequestView | None:
+    def pick(self, requester: RequestView, running: Reversible[RequestView]) -> RequestView | None:
         return None
 
 

@@ -45,6 +45,9 @@ class Memory(Protocol):
     def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
         """Lease ``count`` more blocks; a pledge made at admission is used up first."""
 
+    def grow_member(self, member: LiveRequest) -> None:
+        """Lease one more block for a member of the cohort."""
+
     def grow_cohort(self, cohort: Cohort, count: int, *, publish: bool) -> None:
         """Lease the ``count`` free blocks that the members' next step needs, and index what it fills if ``publish``."""
 
@@ -155,6 +158,9 @@ class BlockMemory:
         request.blocks += count
         return tuple(blocks)
 
+    def grow_member(self, member: LiveRequest) -> None:
+        self.grow(member, 1)
+
     def grow_cohort(self, cohort: Cohort, count: int, *, publish: bool) -> None:
         for request in cohort.growing():
             self.grow(request, 1)
@@ -228,6 +234,9 @@ class CountedMemory:
         if request.pledge:
             _use_pledge(self, request, count)
         return ()
+
+    def grow_member(self, member: LiveRequest) -> None:
+        self.free -= 1
 
     def grow_cohort(self, cohort: Cohort, count: int, *, publish: bool) -> None:
         self.free -= count

@@ -179,6 +179,9 @@ class StepBuilder:
         if served:
             self.decoders -= 1
             self._view.budget_left += 1
+        self._stop(victim, reason, revoked=revoked, served=served)
+
+    def _stop(self, victim: LiveRequest, reason: Preempt, *, revoked: Grant | None, served: bool) -> None:
         self.state.leave_running(victim, granted=served)
         preempt(self.state, self.policy, victim, revoked=revoked, reason=reason, now_ns=self._view.now_ns)
         self.preempted = True
@@ -190,14 +193,34 @@ class StepBuilder:
         cohort, memory = self.state.cohort, self.state.memory
         need = cohort.growth()
         left, free = self._view.budget_left - cohort.count, memory.free - need
-        separable = left >= 0 and free >= 0
-        if separable and serve is _ALL and self.state.apart:
-            separable = self._separable(left, free)
-        if not separable:
+        if left < 0 or (serve is _ALL and self.state.apart and not self._separable(left, free)):
             self.state.disband()
             return
-        memory.grow_cohort(cohort, need, publish=self._publishes)
-        self.decoders, self._view.budget_left = cohort.count, left
+        if free >= 0:
+            memory.grow_cohort(cohort, need, publish=self._publishes)
+        else:
+            self._grow_members()
+        self.decoders = cohort.count
+        self._view.budget_left -= self.decoders
+
+    def _grow_members(self) -> None:
+        """Give members their blocks one by one, in order of admission, and stop victims as in `_make_room`."""
+        state, memory = self.state, self.state.memory
+        for member in state.cohort.growing():
+            while member.joined != APART and memory.free < 1:
+                picked = self.policy.victim.pick(member, state.running.values())
+                if picked is None:
+                    raise LawError(f"request {member.id} needs a block, none is free and nobody may be stopped")
+                victim = state.running[picked.id]
+                # Those admitted before have been served in this step: they have their block, and it may be full.
+                served = victim.joined != APART and victim.run_seq < member.run_seq
+                if served and self._publishes:
+                    memory.publish(victim, state.cohort.known(victim))
+                self._stop(victim, self.policy.victim.reason, revoked=None, served=served)
+            if member.joined != APART:
+                memory.grow_member(member)
+        if self._publishes:
+            memory.publish_cohort(state.cohort)
 
     def _separable(self, left: int, free: int) -> bool:
         """Whether serving all members first gives what the running order gives, with budget and blocks ``left`` after.

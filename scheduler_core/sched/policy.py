@@ -4,7 +4,7 @@ Rules for implementers: no clock, no randomness, no state unless the part says s
 arrival sequence last; O(log n) per request and step; each part names the rule ids it implements.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Reversible
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -107,8 +107,12 @@ class Victim(Protocol):
     def reason(self) -> Preempt:
         """Why its victims are stopped."""
 
-    def pick(self, requester: RequestView, running: Iterable[RequestView]) -> RequestView | None:
-        """A running request, possibly the requester itself; None if nobody may be stopped."""
+    @property
+    def reads_progress(self) -> bool:
+        """Whether the choice depends on how far requests have come; they then cannot advance as a group."""
+
+    def pick(self, requester: RequestView, running: Reversible[RequestView]) -> RequestView | None:
+        """One of ``running`` (in order of admission), possibly the requester; None if nobody may be stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,4 +153,4 @@ class PolicySet:
     @property
     def groups_decodes(self) -> bool:
         """Whether running requests may advance together: not where a part has to hear of, or look at, each one."""
-        return self.account is None and self.watch is None
+        return self.account is None and self.watch is None and not self.victim.reads_progress
