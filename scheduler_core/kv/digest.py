@@ -9,6 +9,7 @@ list is kept.
 from collections.abc import Hashable
 
 from scheduler_core.request.live import LiveRequest
+from scheduler_core.request.spec import RequestSpec
 
 ROOT = 0
 
@@ -20,29 +21,31 @@ class ChainKeys:
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._nodes: dict[tuple[int, int, tuple[int, ...]], int] = {}
+        self._nodes: dict[tuple[Hashable, int, tuple[int, ...]], int] = {}
 
     def extend(self, request: LiveRequest, blocks: int) -> list[Hashable]:
         """Make sure that the first ``blocks`` keys of ``request`` exist; returns all it has."""
         keys = request.keys
-        while len(keys) < blocks:
-            keys.append(self._key(request, len(keys)))
-        return keys
-
-    def _key(self, request: LiveRequest, number: int) -> Hashable:
+        if len(keys) >= blocks:
+            return keys
         spec, size = request.spec, self._block_size
-        start, end = number * size, (number + 1) * size
         shared = min(len(spec.prefix_blocks) * spec.prefix_block_size, spec.prompt_tokens)
-        if end <= shared:
-            first, last = start // spec.prefix_block_size, (end - 1) // spec.prefix_block_size
-            parent = request.keys[number - 1] if number else ROOT
-            assert isinstance(parent, int)  # every block before a shared one is shared
-            node = (parent, start % spec.prefix_block_size, spec.prefix_blocks[first : last + 1])
-            return self._nodes.setdefault(node, len(self._nodes) + 1)
         boundary = shared // size
-        parent = request.keys[boundary - 1] if boundary else ROOT
+        while len(keys) < min(blocks, boundary):
+            keys.append(self._shared(spec, len(keys), keys[-1] if keys else ROOT))
+        if len(keys) >= blocks:
+            return keys
+        parent = keys[boundary - 1] if boundary else ROOT
         # A shared block cut by the end of the block grid still belongs to what makes the private part what it is.
         cut = spec.prefix_blocks[boundary * size // spec.prefix_block_size :] if shared % size else ()
-        if end <= spec.prompt_tokens:
-            return (parent, cut, spec.seed, number)
-        return (parent, cut, spec.seed, number, spec.id)  # holds emitted tokens: its own only
+        prompt = min(blocks, spec.prompt_tokens // size)
+        keys.extend([(parent, cut, spec.seed, number) for number in range(len(keys), prompt)])
+        # Blocks that hold emitted tokens are the request's own.
+        keys.extend([(parent, cut, spec.seed, number, spec.id) for number in range(len(keys), blocks)])
+        return keys
+
+    def _shared(self, spec: RequestSpec, number: int, parent: Hashable) -> int:
+        start, end = number * self._block_size, (number + 1) * self._block_size
+        first, last = start // spec.prefix_block_size, (end - 1) // spec.prefix_block_size
+        node = (parent, start % spec.prefix_block_size, spec.prefix_blocks[first : last + 1])
+        return self._nodes.setdefault(node, len(self._nodes) + 1)

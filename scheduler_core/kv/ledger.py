@@ -57,23 +57,19 @@ class Ledger:
 
     def allocate(self, count: int) -> list[int]:
         """Lease the next ``count`` free blocks, dropping what the index knew of them; `CallerError` if too few."""
-        if count > len(self._free):
-            raise CallerError(f"{count} blocks asked for, {len(self._free)} are free")
-        blocks = [self._free.pop_front() for _ in range(count)]
-        for block in blocks:
-            self._leases[block] = 1
-            if self._index.forget(block):
-                self.cached -= 1
+        blocks = self._free.take(count)
+        self._leases.update(dict.fromkeys(blocks, 1))
+        if self.cached:
+            self.cached -= self._index.forget(blocks)
         return blocks
 
     def adopt(self, blocks: Sequence[int]) -> None:
         """Lease blocks found in the index; a free one leaves the middle of the free list (V-25)."""
+        idle = [block for block in blocks if block not in self._leases]
+        self._free.remove(idle)
+        self.cached -= len(idle)
         for block in blocks:
-            count = self._leases.get(block, 0)
-            if count == 0:
-                self._free.remove(block)
-                self.cached -= 1
-            self._leases[block] = count + 1
+            self._leases[block] = self._leases.get(block, 0) + 1
 
     def readable(self, blocks: list[int]) -> list[int]:
         """The beginning of ``blocks`` up to the first that stands behind a fence."""
@@ -86,22 +82,21 @@ class Ledger:
         """How many of ``blocks`` are free: adopting them would shrink what can be allocated (V-10)."""
         return sum(1 for block in blocks if block not in self._leases)
 
-    def publish(self, key: Hashable, block: int) -> None:
-        """The index learns what a leased block holds."""
-        self._index.publish(key, block)
+    def publish(self, keys: Sequence[Hashable], blocks: Sequence[int]) -> None:
+        """The index learns what leased blocks hold."""
+        self._index.publish(keys, blocks)
 
     def release(self, table: Sequence[int], *, fence: int | None = None) -> None:
         """End one lease of each block, last block first (V-24), at once or when ``fence`` is lifted."""
         freed = []
         for block in reversed(table):
-            count = self._leases.get(block, 0)
-            if count < 1:
-                raise CallerError(f"block {block} is not leased")
-            if count > 1:
+            count = self._leases.pop(block, 0)
+            if count == 1:
+                freed.append(block)
+            elif count > 1:
                 self._leases[block] = count - 1
             else:
-                del self._leases[block]
-                freed.append(block)
+                raise CallerError(f"block {block} is not leased")
         if fence is None:
             self._settle(freed)
         elif freed:
@@ -113,7 +108,6 @@ class Ledger:
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Conservation over ``tables``; `LawError` with every term. O(total)."""
-        self._free.check()
         counted: dict[int, int] = {}
         for table in tables:
             for block in table:

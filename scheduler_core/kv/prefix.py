@@ -10,11 +10,11 @@ class PrefixIndex(Protocol):
     def match(self, keys: Sequence[Hashable]) -> list[int]:
         """Blocks holding the longest indexed beginning of ``keys``."""
 
-    def publish(self, key: Hashable, block: int) -> None:
-        """``block`` holds ``key`` from now on."""
+    def publish(self, keys: Sequence[Hashable], blocks: Sequence[int]) -> None:
+        """Each of ``blocks`` holds its key from now on."""
 
-    def forget(self, block: int) -> bool:
-        """``block`` is about to be overwritten; true if it was indexed."""
+    def forget(self, blocks: Sequence[int]) -> int:
+        """``blocks`` are about to be overwritten; returns how many of them were indexed."""
 
     def __contains__(self, block: int) -> bool:
         """Whether ``block`` is indexed."""
@@ -26,11 +26,11 @@ class NoPrefixIndex:
     def match(self, keys: Sequence[Hashable]) -> list[int]:
         return []
 
-    def publish(self, key: Hashable, block: int) -> None:
+    def publish(self, keys: Sequence[Hashable], blocks: Sequence[int]) -> None:
         return None
 
-    def forget(self, block: int) -> bool:
-        return False
+    def forget(self, blocks: Sequence[int]) -> int:
+        return 0
 
     def __contains__(self, block: int) -> bool:
         return False

@@ -2,6 +2,8 @@
 
 from collections.abc import Hashable, Sequence
 
+from scheduler_core.types.errors import CallerError
+
 
 class HashIndex:
     """A map from block key to the blocks holding it; several blocks may hold one key (V-23)."""
@@ -29,29 +31,36 @@ class HashIndex:
             found.append(block)
         return found
 
-    def publish(self, key: Hashable, block: int) -> None:
-        """Index ``block``; a key that another block holds already gets a spare (V-23)."""
-        if self._key_of.get(block) == key:
-            return
-        self._key_of[block] = key
-        if key in self._block_of:
-            self._spares.setdefault(key, []).append(block)
-        else:
-            self._block_of[key] = block
+    def publish(self, keys: Sequence[Hashable], blocks: Sequence[int]) -> None:
+        """Index ``blocks``; one whose key another block holds already becomes its spare (V-23)."""
+        key_of, block_of = self._key_of, self._block_of
+        for key, block in zip(keys, blocks, strict=True):
+            if key_of.setdefault(block, key) is not key:
+                if key_of[block] != key:
+                    raise CallerError(f"block {block} holds {key_of[block]} and cannot hold {key} as well")
+                continue
+            if block_of.setdefault(key, block) != block:
+                self._spares.setdefault(key, []).append(block)
 
-    def forget(self, block: int) -> bool:
-        """Drop ``block``; a spare with the same key takes its place."""
-        key = self._key_of.pop(block, None)
-        if key is None:
-            return False
-        spares = self._spares.get(key)
-        if self._block_of[key] == block:
-            if spares:
-                self._block_of[key] = spares.pop(0)
+    def forget(self, blocks: Sequence[int]) -> int:
+        """Drop ``blocks``; a spare with the same key takes the place of each."""
+        dropped = 0
+        for block in blocks:
+            key = self._key_of.pop(block, None)
+            if key is None:
+                continue
+            dropped += 1
+            if key in self._spares:
+                self._drop_spare(key, block)
             else:
                 del self._block_of[key]
-        elif spares:
+        return dropped
+
+    def _drop_spare(self, key: Hashable, block: int) -> None:
+        spares = self._spares[key]
+        if self._block_of[key] == block:
+            self._block_of[key] = spares.pop(0)
+        else:
             spares.remove(block)
-        if spares is not None and not spares:
+        if not spares:
             del self._spares[key]
-        return True

@@ -16,10 +16,11 @@ class Cohort:
 
     At rest a member has ``granted = confirmed = known - 1`` and ``ceil(granted / block_size)`` blocks.
     ``context_tokens`` is the sum of known tokens, which the members' next step reads. ``newest`` is at least the
-    largest admission number of a member.
+    largest admission number of a member. ``pledged``: the blocks that members ask for were promised to them when they
+    were admitted; that is a policy's rule, so it holds for all that will grow or for none.
     """
 
-    __slots__ = ("_block_size", "_buckets", "context_tokens", "count", "newest", "tick")
+    __slots__ = ("_block_size", "_buckets", "context_tokens", "count", "newest", "pledged", "tick")
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -29,6 +30,7 @@ class Cohort:
         self.count = 0
         self.context_tokens = 0
         self.newest = -1
+        self.pledged = False
 
     def __iter__(self) -> Iterator[LiveRequest]:
         for bucket in self._buckets:
@@ -42,6 +44,8 @@ class Cohort:
         self.count += 1
         self.context_tokens += request.known
         self.newest = max(self.newest, request.run_seq)
+        if request.pledge:
+            self.pledged = True
 
     def leave(self, request: LiveRequest, *, granted: bool = False) -> None:
         """Write down the member's numbers; ``granted``: the step being planned has already given it room."""

@@ -42,9 +42,7 @@ def commit(state: InstanceState, policy: PolicySet, result: StepResult) -> Compl
         request = state.requests.get(grant.request)
         if request is None:
             continue  # aborted while in flight: results that return later are ignored (V-29)
-        if not _confirm(state, policy, request, grant):
-            continue
-        if grant.samples:
+        if _confirm(state, policy, request, grant):
             emitted.append((number, request.id))
             if answer.last or request.known >= request.stop_at:
                 ended.append(_finish(state, policy, request, STOPPED if answer.last else AT_LIMIT))
@@ -143,19 +141,16 @@ def _expected(state: InstanceState, result: StepResult) -> Planned:
 
 
 def _confirm(state: InstanceState, policy: PolicySet, request: LiveRequest, grant: Grant) -> bool:
-    """Move the cursors; false when the grant was void."""
-    if request.epoch != grant.epoch:
-        if grant.samples:
-            request.deliver_late()  # preempted while in flight: the token still counts (V-18)
-    else:
+    """Move the cursors; true when a token was emitted."""
+    if request.epoch == grant.epoch:
         request.confirm(grant.start + grant.length, sampled=grant.samples)
+        if policy.publish is _AT_CONFIRM:
+            state.memory.publish(request, request.confirmed)
+    elif grant.samples:
+        request.deliver_late()  # preempted while in flight: the token still counts (V-18)
     if grant.samples and policy.account is not None:
         policy.account.emitted(request)
-    if request.epoch != grant.epoch:
-        return grant.samples
-    if policy.publish is _AT_CONFIRM:
-        state.memory.publish(request, request.confirmed)
-    return True
+    return grant.samples
 
 
 def _finish(state: InstanceState, policy: PolicySet, request: LiveRequest, reason: str) -> Ended:

@@ -173,8 +173,8 @@ class BlockMemory:
         full = tokens // self.block_size
         if full > request.published:
             keys = self._keys.extend(request, full)
-            for number in range(request.published, full):
-                self._ledger.publish(keys[number], request.table[number])
+            new = slice(request.published, full)
+            self._ledger.publish(keys[new], request.table[new])
             request.published = full
 
     def publish_cohort(self, cohort: Cohort) -> None:
@@ -240,7 +240,7 @@ class CountedMemory:
 
     def grow_cohort(self, cohort: Cohort, count: int, *, publish: bool) -> None:
         self.free -= count
-        if self.pledged:  # every member is pledged, or none is: the reserve rule is the policy's, not the request's
+        if cohort.pledged:
             self.pledged -= count
 
     def publish(self, request: LiveRequest, tokens: int) -> None:

@@ -146,17 +146,22 @@ class StepBuilder:
                 self._serve_one(request)
 
     def _serve_one(self, request: LiveRequest) -> None:
-        debt = request.debt
+        debt = request.known + request.promised - request.granted
         length = min(debt, self.policy.chunk.limit(request, debt, self._view), self._view.budget_left)
         if length <= 0:
             return  # a zero grant skips this request, not those behind it (V-06)
-        need = shortage(self.state.memory, request, length)
-        if not self._make_room(request, need):
-            return
+        memory = self.state.memory
+        blocks: tuple[int, ...] = ()
         # Admitted for its place in a batch but without budget: its first grant is this one, and brings its hits.
         first = request.granted == request.hit_tokens
-        hits = tuple(request.table) if first else ()
-        self._grant(request, length, (*hits, *self.state.memory.grow(request, need)), first=first)
+        if first:
+            blocks = tuple(request.table)
+        need = -(-(request.granted + length) // memory.block_size) - request.blocks
+        if need > 0:
+            if not self._make_room(request, need):
+                return
+            blocks += memory.grow(request, need)
+        self._grant(request, length, blocks, first=first)
 
     def _make_room(self, request: LiveRequest, need: int) -> bool:
         """Stop victims until ``need`` blocks are free (V-14); false if the requester was one or none is left."""

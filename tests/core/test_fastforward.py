@@ -135,7 +135,7 @@ def build(rows, scale):
     return requests
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(spec=SPECS, rows=REQUESTS, blocks=st.integers(6, 40), scale=st.sampled_from([0, 0.1, 1]))
 def test_fast_forward_changes_nothing(spec, rows, blocks, scale):
     requests, capacity = build(rows, scale), Capacity(blocks, 60)

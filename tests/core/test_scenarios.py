@@ -1,0 +1,71 @@
+"""Canned scenarios: a known effect of scheduling, reproduced with its outcome."""
+
+from scheduler_core.policies.presets import Capacity
+from scheduler_core.testing.builders import play, policy_spec, profile, request
+from scheduler_core.types.records import Arrived, Finished, Step
+
+
+def gaps_ns(played, index):
+    """Times between the tokens of one request."""
+    times = [s.available_ns for s in played.sink.of(Step) for row in s.grants if row[0] == index and row[5]]
+    return [b - a for a, b in zip(times, times[1:], strict=False)]
+
+
+def test_a_long_prompt_stalls_decoders_and_chunks_cure_it():
+    """M16, G1. A decode step takes 2 ms, a prompt token 0.05 ms: 4,000 tokens at once hold everybody for 200 ms more.
+
+    In chunks of 100 tokens no gap exceeds 2 + 0.05 x 100 = 7 ms, and the work done is the same.
+    """
+    requests = [*(request(index, 10, 100) for index in range(4)), request(4, 4000, 2, at_ms=50)]
+    target = profile(base_ms=2, prefill_token_ms=0.05)
+    worst = {}
+    for budget in (8192, 104):
+        played = play(policy_spec("vllm_v1", batch__token_budget=budget), requests, target=target)
+        worst[budget] = max(gaps_ns(played, 0))
+        assert sum(row[3] for s in played.sink.of(Step) for row in s.grants if row[4] == "prefill") == 4040
+    assert worst[8192] == 202_000_000
+    assert worst[104] == 7_000_000
+
+
+def test_twice_the_cache_admits_more_at_once_and_is_not_thereby_fairer():
+    """O6. Under arrival order and full reservation twice the blocks double who runs at once.
+
+    Fairness (Jain's index over times in system) is a figure of its own: it is computed for both, not inferred.
+    """
+    requests = [request(index, 60, 100 if index % 4 else 20) for index in range(40)]
+    most, jain = [], []
+    for blocks in (60, 120):
+        spec = policy_spec("vllm_v1", cache__admit="limit", cache__prefix="none")
+        played = play(spec, requests, capacity=Capacity(blocks, 1000))
+        most.append(max(step.running for step in played.sink.of(Step)))
+        arrived = {r.request: r.at_ns for r in played.sink.of(Arrived)}
+        stay = [r.at_ns - arrived[r.request] for r in played.sink.of(Finished)]
+        jain.append(sum(stay) ** 2 / (len(stay) * sum(x * x for x in stay)))
+    assert most[1] >= 1.8 * most[0]
+    assert all(0 < value <= 1 for value in jain)
+    assert jain[0] != jain[1]
+
+
+def test_admission_keeps_the_tail_as_load_rises():
+    """A5. One request takes 10 ms alone and one runs at a time. Offered 0.5, 2 and 4 times that rate:
+
+    without admission the slowest wait grows with the backlog; a queue of at most 3 keeps it below 5 x 10 ms and
+    refuses the excess instead.
+    """
+    curves = {}
+    for limit in (0, 3):
+        points = []
+        for gap_ms in (20, 5, 2.5):
+            requests = [request(index, 5, 10, at_ms=gap_ms * index) for index in range(100)]
+            played = play(policy_spec("vllm_v1", batch__size=1, batch__queue_limit=limit), requests)
+            arrived = {r.request: r.at_ns for r in played.sink.of(Arrived)}
+            stay = [r.at_ns - arrived[r.request] for r in played.sink.of(Finished) if r.outcome == "finished"]
+            points.append((max(stay) / 1e6, played.report.outcomes.get("rejected", 0)))
+        curves[limit] = points
+    free, guarded = curves[0], curves[3]
+    assert free[0] == guarded[0] == (10.0, 0)
+    assert free[1][0] > 400
+    assert free[2][0] > free[1][0]
+    assert [rejected for _, rejected in free] == [0, 0, 0]
+    assert all(tail < 50 for tail, _ in guarded)
+    assert 0 < guarded[1][1] < guarded[2][1]
