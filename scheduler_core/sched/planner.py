@@ -24,6 +24,7 @@ _ADMIT = Event.ADMIT
 _DECODE = Phase.DECODE
 _PRIORITY = Preempt.PRIORITY
 _BATCH_FULL = Defer.BATCH_FULL
+_NO_BLOCKS = Defer.NO_BLOCKS
 _NO_BUDGET = Defer.NO_BUDGET
 _PREEMPTED_THIS_STEP = Defer.PREEMPTED_THIS_STEP
 
@@ -275,10 +276,14 @@ class StepBuilder:
             return Deferral(_NO_BUDGET, min(want, limits.token_budget), self._view.budget_left)
         room = max(self.policy.reserve.tokens(head), head.known)
         reserve = blocks_for(room, memory.block_size) - len(hits)
-        room_left = memory.free - memory.pledged - (memory.idle(hits) if hits else 0)
-        deferral = self.policy.admission.decide(reserve, room_left, self._view)
+        free = memory.free - (memory.idle(hits) if hits else 0)
+        deferral = self.policy.admission.decide(reserve, free - memory.pledged, self._view)
         if deferral is not None:
             return deferral
+        # Whatever the policy estimates, the first grant needs its blocks now: some may be behind a fence.
+        first = blocks_for(len(hits) * memory.block_size + length, memory.block_size) - len(hits)
+        if first > free:
+            return Deferral(_NO_BLOCKS, first, free)
         self._start(head, hits, reserve)
         if length:
             self._grant(head, length, (*hits, *memory.grow(head, shortage(memory, head, length))), first=True)

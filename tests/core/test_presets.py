@@ -185,3 +185,18 @@ def test_a_pool_of_1045_blocks_ends_under_every_admission_rule():
     for name in ("reserve_max", "sarathi", "vllm_v1", "sglang"):
         played = play(policy_spec(name), requests, capacity=Capacity(1045, 4096), target=target, law_interval=200)
         assert played.report.outcomes == {"finished": 80}
+
+
+def test_an_estimate_never_admits_into_blocks_that_are_still_being_written():
+    """Pool of 2, two steps in flight: an aborted request's blocks wait behind its step, and nobody else runs.
+
+    The estimate alone would let the next one in; it has to wait for the step.
+    """
+    stepper = Stepper(policy_spec("sglang", cache__prefix="none"), Capacity(2, 100), depth=2)
+    stepper.submit(0, 30, limit=2)
+    planned = stepper.plan()
+    stepper.instance.abort(0)
+    stepper.submit(1, 30, limit=2)
+    assert stepper.plan() is None
+    stepper.complete(planned)
+    assert stepper.step() == {1: 30}
