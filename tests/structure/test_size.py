@@ -10,6 +10,7 @@ FILE_LINES = 500
 FUNCTION_LINES = 80
 FUNCTION_LINES_P90 = 40
 PARAMETERS = 7
+DJANGO_S_OWN = {"get_form", "save_model"}  # overridden with Django's signature
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "managers", "manager", "common", "misc"}
 
 
@@ -46,6 +47,8 @@ def test_functions_take_few_parameters() -> None:
     crowded = []
     for source in sources():
         for node in functions(source):
+            if any(ast.unparse(decorator) == "triton.jit" for decorator in node.decorator_list):
+                continue  # a kernel is launched with every pointer and constant it uses
             names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
             if len([name for name in names if name not in ("self", "cls")]) > PARAMETERS:
                 crowded.append(f"{source.shown}:{node.lineno} {node.name}")
@@ -53,20 +56,21 @@ def test_functions_take_few_parameters() -> None:
 
 
 def test_truth_values_are_passed_by_name() -> None:
-    """A bare True at a call of a public function says nothing."""
+    """A bare True at a call of a public function says nothing; overridden signatures are not ours to choose."""
     unclear = []
     for source in sources():
         for node in functions(source):
             for argument, default in _positional(node):
                 is_bool = isinstance(argument.annotation, ast.Name) and argument.annotation.id == "bool"
                 by_default = isinstance(default, ast.Constant) and isinstance(default.value, bool)
-                if (is_bool or by_default) and not (node.name.startswith("_") or _is_setter(node)):
+                if (is_bool or by_default) and not _is_exempt(node):
                     unclear.append(f"{source.shown}:{node.lineno} {node.name}({argument.arg})")
     assert not unclear
 
 
-def _is_setter(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any(isinstance(d, ast.Attribute) and d.attr == "setter" for d in node.decorator_list)
+def _is_exempt(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    setter = any(isinstance(d, ast.Attribute) and d.attr == "setter" for d in node.decorator_list)
+    return setter or node.name.startswith("_") or node.name in DJANGO_S_OWN
 
 
 def test_modules_are_named_after_what_they_hold() -> None:
