@@ -178,6 +178,9 @@ class FastForward:
         if self._observe is not None:
             self._observe(step, start, end)
         self._steps += 1
+        if self._policy.account is not None:  # who comes during a step meets the account as it was before its tokens
+            while arrivals.next_ns is not None and arrivals.next_ns <= end:
+                self._arrive(arrivals)
         ends = self._ends_of_tick(instance.cohort.tick + 1) if step.decoders else {}
         for grant in step.grants:
             track = self._tracks[grant.request]
