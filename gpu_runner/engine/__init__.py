@@ -7,3 +7,10 @@ the grants into a flat batch (NumPy only); `model` runs the forward, writing and
 The engine sees only `scheduler_core.types` and `scheduler_core.drive.ports`. It owns tensors and the run's clock; the
 scheduler core owns every block: nothing in here allocates, frees or moves a block on its own.
 """
+
+import os
+
+# OpenMP reads this when PyTorch loads it, so it is set before any module here can import torch. By default idle threads
+# spin for about a millisecond at every barrier; with anything else running on the same cores (a dashboard, a worker),
+# a step then waits for threads that spin for each other and takes ten times its time.
+os.environ.setdefault("GOMP_SPINCOUNT", "500")

@@ -7,7 +7,7 @@ import torch
 
 from gpu_runner.engine import device
 from gpu_runner.engine import executor as executor_module
-from gpu_runner.engine.cuda import Staging
+from gpu_runner.engine.cuda import Array, Staging
 from gpu_runner.engine.describe import describe
 from gpu_runner.engine.device import check_memory, compute_dtype
 from gpu_runner.engine.errors import EngineError
@@ -204,7 +204,7 @@ def test_staged_arrays_arrive_unchanged_side_by_side() -> None:
     """On a CPU the twin is ordinary memory; the second packing is larger, so the buffers grow."""
     staging = Staging(torch.device("cpu"))
     for size in (3, 50):
-        arrays = [np.arange(size, dtype=np.int64), np.arange(2 * size, dtype=np.int32).reshape(2, size)]
+        arrays: list[Array] = [np.arange(size, dtype=np.int64), np.arange(2 * size, dtype=np.int32).reshape(2, size)]
         placed = staging.pack(arrays)
         staging.copy()
         for array, tensor in zip(arrays, placed, strict=True):
