@@ -163,6 +163,9 @@ def interval_bar(gate: Mapping[str, Any]) -> IntervalBar | None:
     )
 
 
+DOTS_WIDTH = 220
+
+
 @dataclass(frozen=True)
 class Dot:
     """One repeat of one arm."""
@@ -200,7 +203,7 @@ def dot_plot(metric: str, values: Mapping[str, Sequence[float | None]]) -> DotPl
         return None
     low, high = min(present), max(present)
     pad = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
-    x = _scale(low - pad, high + pad, 0, 400)
+    x = _scale(low - pad, high + pad, 0, DOTS_WIDTH)
     rows = []
     for name, series in values.items():
         given = [(repeat, value) for repeat, value in enumerate(series, 1) if value is not None]
