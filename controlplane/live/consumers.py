@@ -26,7 +26,7 @@ from controlplane.live.subscriptions import ExperimentSubscription, RunSubscript
 _open_sockets: Counter[int] = Counter()
 
 
-class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+class LiveConsumer(AsyncWebsocketConsumer):
     """Follows runs and experiments for one page."""
 
     user: User | None = None

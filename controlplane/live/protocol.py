@@ -48,7 +48,7 @@ class _Inbound(BaseModel):
 
 
 class Subscribe(_Inbound):
-    """Follow a run from after ``after`` of ``attempt`` (absent: the current attempt, from the start), or an experiment."""
+    """Follow an experiment, or a run from after ``after`` of ``attempt`` (absent: the current one, from the start)."""
 
     type: Literal["subscribe"]
     run: Id | None = None

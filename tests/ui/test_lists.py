@@ -52,7 +52,10 @@ def test_filters_and_search_are_in_the_url(owner: User, teammate: User, browser:
     fill(owner, 2, 0)
     submit_experiment(owner=teammate, data={**EXPERIMENT, "name": "of tom"})
     Experiment.objects.filter(name="experiment 0").update(status="decided")
-    names = lambda path: [row.name for row in browser.get(path).context["page"].rows]  # noqa: E731
+
+    def names(path: str) -> list[str]:
+        return [row.name for row in browser.get(path).context["page"].rows]
+
     assert names("/experiments/?status=decided") == ["experiment 0"]
     assert names("/experiments/?q=TOM") == ["of tom"]
     assert names("/experiments/?owner=me&status=queued") == ["experiment 1"]

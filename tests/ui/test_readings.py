@@ -10,7 +10,8 @@ from controlplane.ui.drawing import arrival_curve, dot_plot, interval_bar, nice_
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0, "0"), (5, "5"), (12_345, "12,345"), (123.4, "123"), (12.34, "12.3"), (1.2345, "1.23"), (0.00123456, "0.00123"),
+        (0, "0"), (5, "5"), (12_345, "12,345"), (123.4, "123"), (12.34, "12.3"), (1.2345, "1.23"),
+        (0.00123456, "0.00123"),
         (2.0, "2"), (-3.456, "-3.46"), (999.6, "1,000"), (None, "–"), (float("nan"), "–"), (float("inf"), "–"),
     ],
 )  # fmt: skip
@@ -46,7 +47,8 @@ def test_changes_carry_their_sign(value: float | None, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "title", "unit"),
     [
-        ("ttft_p95_ms", "TTFT p95", "ms"), ("goodput_rps", "Goodput", "requests/s"), ("completion_share", "Completion", "%"),
+        ("ttft_p95_ms", "TTFT p95", "ms"), ("goodput_rps", "Goodput", "requests/s"),
+        ("completion_share", "Completion", "%"),
         ("throughput_tokens_per_s", "Throughput", "tokens/s"), ("itl_p99_ms", "Token gap p99", "ms"),
         ("peak_kv_blocks", "Peak KV", "blocks"), ("transfer_bytes", "Transfer", "bytes"), ("steps", "Steps", ""),
     ],

@@ -76,7 +76,11 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "closed loop": {**DRAWN, "arrivals": {"closed": {"concurrency": 4, "think_s": 0.5}}, "requests": 3},
     "steps": {
         **DRAWN,
-        "arrivals": {"step": {"stages": [{"rate_rps": 1, "for_s": 5}, {"rate_rps": 0, "for_s": 2.5}, {"rate_rps": 3, "for_s": 1}]}},
+        "arrivals": {
+            "step": {
+                "stages": [{"rate_rps": 1, "for_s": 5}, {"rate_rps": 0, "for_s": 2.5}, {"rate_rps": 3, "for_s": 1}]
+            }
+        },
         "requests": 3,
     },
     "tables": {
@@ -91,7 +95,10 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "tiers, tenants, prefix, sessions": {
         **DRAWN,
         "requests": 4,
-        "tiers": {"chat": {"share": 0.75, "ttft_ms": "200 + 0.5 per uncached token"}, "batch": {"share": 0.25, "priority": 3}},
+        "tiers": {
+            "chat": {"share": 0.75, "ttft_ms": "200 + 0.5 per uncached token"},
+            "batch": {"share": 0.25, "priority": 3},
+        },
         "tenants": {"a": {"share": 0.5}, "b": {"share": 0.5}},
         "prefix": {"groups": 2, "tokens": 64, "share": 0.5},
         "sessions": {"turns": {"uniform": {"low": 1, "high": 4}}, "think_s": 2},
@@ -102,9 +109,15 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "no sessions is not empty sessions": {**DRAWN, "requests": 4},
     "empty sessions": {**DRAWN, "requests": 4, "sessions": {}, "prefix": {}},
     "trace": {
-        "trace": {"dataset": "trc_2222222222222222", "format": "csv", "time_unit": "ms", "rows": "1-60", "columns": {"arrival": "t"}}
+        "trace": {
+            "dataset": "trc_2222222222222222",
+            "format": "csv",
+            "time_unit": "ms",
+            "rows": "1-60",
+            "columns": {"arrival": "t"},
+        }
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -45,7 +45,7 @@ def index(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def new(request: HttpRequest) -> HttpResponse:
-    """A new workload, from a form or from YAML; ``?trace=`` starts from an imported trace, ``?from=`` from a version."""
+    """A new workload, from a form or YAML; ``?trace=`` starts from an imported trace, ``?from=`` from a version."""
     person = require_person(request.user)
     if request.method == "POST":
         editor = _posted(request)
@@ -158,7 +158,7 @@ def latest(request: HttpRequest, workload_id: str) -> HttpResponse:
 @login_required
 @require_safe
 def version(request: HttpRequest, workload_id: str, number: int) -> HttpResponse:
-    """One version: its spec, what it offers, how it differs from the one before (or ``?against=N``), where it is used."""
+    """One version: its spec, what it offers, how it differs from the one before or ``?against=N``, where it is used."""
     rows = selectors.versions_visible_to(request.user).select_related("created_by")
     found = get_object_or_404(rows, workload_id=workload_id, number=number)
     versions = list(found.workload.versions.all())
