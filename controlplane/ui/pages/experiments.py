@@ -29,6 +29,7 @@ from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.types.errors import InputError
 
+MOST_CANDIDATES = 15  # of 16 arms one is the baseline
 STARTING: dict[str, Any] = {
     "name": "",
     "workload": {"profile": "azure-2023-conv", "requests": 60, "rate_rps": 2, "lengths_scale": 0.1},
@@ -40,13 +41,19 @@ STARTING: dict[str, Any] = {
 }
 
 
+def _decided(decision: str) -> Q:
+    """Experiments in which some candidate got this decision."""
+    found = Q()
+    for place in range(MOST_CANDIDATES):
+        found |= Q(**{f"verdict__comparisons__{place}__decision": decision})
+    return found
+
+
 @login_required
 @require_safe
 def index(request: HttpRequest) -> HttpResponse:
     """All experiments, newest first."""
-    decisions = {
-        decision: (decision, Q(verdict__comparisons__0__decision=decision)) for decision in ("accept", "tune", "reject")
-    }
+    decisions = {decision: (decision, _decided(decision)) for decision in ("accept", "tune", "reject")}
     filters = [
         equals("status", "Status", "status", [(value, label.lower()) for value, label in Experiment.Status.choices]),
         Filter("decision", "Verdict", decisions),
