@@ -87,6 +87,14 @@ def duration(seconds: float | None) -> str:
     return f"{whole // DAY} d {whole % DAY // HOUR} h"
 
 
+def about(seconds: float) -> str:
+    """A length of time in its largest unit, as one says it: 42 s, 27 min, 2 h, 3 d."""
+    for length, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def size(count: int | None) -> str:
     """Bytes in binary multiples: 512 B, 3.4 KiB, 12 MiB."""
     if count is None:

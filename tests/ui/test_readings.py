@@ -28,6 +28,11 @@ def test_durations(seconds: float | None, text: str) -> None:
     assert readings.duration(seconds) == text
 
 
+@pytest.mark.parametrize(("seconds", "text"), [(7, "7 s"), (59, "59 s"), (95, "2 min"), (3600, "1 h"), (90_000, "1 d")])
+def test_ages_are_said_roughly(seconds: float, text: str) -> None:
+    assert readings.about(seconds) == text
+
+
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (3_565_158, "3.4 MiB"), (2**41, "2,048 GiB"), (None, "–")],

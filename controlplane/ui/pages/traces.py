@@ -14,6 +14,7 @@ from controlplane.ui.acting import act
 from controlplane.ui.editor import Editor
 from controlplane.ui.listing import Filter, equals, listing
 from controlplane.ui.specform.building import Setting
+from controlplane.ui.specform.nodes import Group
 from controlplane.ui.specform.reading import read
 from controlplane.workloads import selectors, services
 from scheduler_core.spec.workload import TRACE_FORMATS, Trace
@@ -61,7 +62,16 @@ def new(request: HttpRequest) -> HttpResponse:
             messages.success(request, f"“{dataset.name}” is imported. Check below that it was read as you meant it.")
             return redirect("trace", dataset.pk)
     problems = {item.where: item.message for item in editor.problems}
-    context = {"editor": editor, "name": name, "file_error": problems.get("file"), "name_error": problems.get("name")}
+    tree = editor.tree
+    if isinstance(tree, Group):
+        tree.more_open = True  # how to read the file is what this page asks
+    context = {
+        "editor": editor,
+        "tree": tree,
+        "name": name,
+        "file_error": problems.get("file"),
+        "name_error": problems.get("name"),
+    }
     return render(request, "traces/new.html", context, status=422 if editor.problems else 200)
 
 

@@ -139,8 +139,10 @@ class _Builder:
             help_text = model.model_fields[key].description or (summary_of(inner) if inner else "")
             built.append(Variant(key, label_of(key)[0], help_text, [node(item) for item in names]))
         for variant in built:
-            if len(variant.nodes) == 1 and isinstance(variant.nodes[0], Group):
-                variant.nodes[0].label = variant.nodes[0].help = ""
+            for inner_node in variant.nodes[:1]:  # what the variant has said already
+                inner_node.help = "" if inner_node.help == variant.help else inner_node.help
+                if isinstance(inner_node, Group) and len(variant.nodes) == 1:
+                    inner_node.label = inner_node.help = ""
         chosen = given[0] if given else next(iter(variants))
         suffix = VARIANT if model in self._setting.saved else CHOICE
         return Choice(name, path, selected=chosen, variants=built, suffix=suffix)

@@ -57,7 +57,12 @@ class Group(Node):
     @property
     def labels(self) -> str:
         """What is inside, for the line that unfolds it."""
-        return ", ".join(node.label.lower() for node in [*self.children, *self.more])
+        return _listed([*self.children, *self.more])
+
+    @property
+    def more_labels(self) -> str:
+        """What is shown on demand."""
+        return _listed(self.more)
 
 
 @dataclass
@@ -107,3 +112,8 @@ class Items(Node):
     key_choices: Choices = ()
     noun: str = "row"
     compact: bool = False
+
+
+def _listed(nodes: list[Node]) -> str:
+    names = [node.label or (node.question if isinstance(node, Choice) else "") for node in nodes]
+    return ", ".join(name.lower() for name in names)

@@ -113,9 +113,8 @@ def moment(at: datetime | None, missing: str = "–") -> SafeString:
     if at is None:
         return format_html('<span class="faint">{}</span>', missing)
     ago = (timezone.now() - at).total_seconds()
-    words = (
-        "just now" if 0 <= ago < 5 else f"{readings.duration(ago)} ago" if ago >= 0 else f"in {readings.duration(-ago)}"
-    )
+    length = readings.about(abs(ago))
+    words = "just now" if 0 <= ago < 5 else f"{length} ago" if ago >= 0 else f"in {length}"
     local = timezone.localtime(at)
     return format_html(
         '<time datetime="{}" title="{}" data-ago>{}</time>',

@@ -36,8 +36,15 @@ export function startTimes() {
 
 function ago(iso) {
   const seconds = (Date.now() - new Date(iso)) / 1000;
-  if (seconds < 0) return `in ${duration(-seconds)}`;
-  return seconds < 5 ? "just now" : `${duration(seconds)} ago`;
+  if (seconds < 0) return `in ${about(-seconds)}`;
+  return seconds < 5 ? "just now" : `${about(seconds)} ago`;
+}
+
+function about(seconds) {
+  for (const [length, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (seconds >= length) return `${Math.round(seconds / length)} ${unit}`;
+  }
+  return `${Math.round(seconds)} s`;
 }
 
 export function duration(seconds) {
