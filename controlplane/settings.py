@@ -137,7 +137,13 @@ REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379").rstrip("/")
 CHANNEL_LAYERS: dict[str, Any] = {
     "default": {
         "BACKEND": "channels_redis.core.RedisChannelLayer",
-        "CONFIG": {"hosts": [f"{REDIS_URL}/1"], "prefix": "headway", "group_expiry": 86_400},
+        # The layer waits 5 s at a time for messages; the client's own limit on reading, 5 s too, would end each wait
+        # with an error and close every quiet socket.
+        "CONFIG": {
+            "hosts": [{"address": f"{REDIS_URL}/1", "socket_timeout": 30, "socket_connect_timeout": 5}],
+            "prefix": "headway",
+            "group_expiry": 86_400,
+        },
     }
 }
 CACHES: dict[str, Any] = {

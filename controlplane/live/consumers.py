@@ -8,6 +8,7 @@ one that does not read at all is closed with `Close.TOO_SLOW` and resumes later 
 import asyncio
 import contextlib
 import json
+import logging
 import time
 from collections import Counter, deque
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from pydantic import ValidationError
+from redis.exceptions import RedisError
 
 from controlplane.accounts.models import User
 from controlplane.live import protocol
@@ -22,6 +24,8 @@ from controlplane.live.groups import session_mark, user_group
 from controlplane.live.protocol import INBOUND, Close, Ping, Subscribe, Unsubscribe
 from controlplane.live.sessions import live_user
 from controlplane.live.subscriptions import ExperimentSubscription, RunSubscription, Subscription
+
+log = logging.getLogger(__name__)
 
 _open_sockets: Counter[int] = Counter()
 
@@ -32,6 +36,17 @@ class LiveConsumer(AsyncWebsocketConsumer):
     user: User | None = None
     pump: asyncio.Task[None] | None = None
     leaving = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one socket; a channel layer that fails closes it with a code, so that the page comes back."""
+        try:
+            await super().__call__(scope, receive, send)
+        except (RedisError, OSError) as error:
+            log.warning("a live socket is closed, the channel layer does not answer: %s", error)
+            with contextlib.suppress(RuntimeError, OSError):
+                await self.close(Close.TRY_AGAIN)
+        finally:
+            await self._give_back()
 
     async def connect(self) -> None:
         """Accept first, so that the browser can read why it is closed; then admit, or close with a code."""
@@ -51,8 +66,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
         await self.channel_layer.group_add(user_group(user.pk), self.channel_name)
         self.pump = asyncio.create_task(self._pump())
 
-    async def disconnect(self, code: int) -> None:
-        """Leave every group and give back the place."""
+    async def _give_back(self) -> None:
+        """End the pump, give back the place, leave every group; however the socket ended."""
         if self.pump is not None:
             self.pump.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -60,8 +75,9 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if self.user is None:
             return
         _open_sockets[self.user.pk] -= 1
-        for group in [user_group(self.user.pk), *(item.group for item in self.subscriptions.values())]:
-            await self.channel_layer.group_discard(group, self.channel_name)
+        with contextlib.suppress(RedisError, OSError):  # memberships also lapse by themselves
+            for group in [user_group(self.user.pk), *(item.group for item in self.subscriptions.values())]:
+                await self.channel_layer.group_discard(group, self.channel_name)
 
     # --- from the client -------------------------------------------------------------------------------------------
 
@@ -143,6 +159,9 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 await asyncio.sleep(protocol.PAUSE_S)
         except TimeoutError:
             await self._leave(Close.TOO_SLOW)
+        except Exception:  # a deaf socket would look alive: the page must come back to a new one
+            log.exception("the pump of a live socket failed")
+            await self._leave(Close.TRY_AGAIN)
 
     async def _keep_up(self, due: "_Timers") -> None:
         """Periodic duties: beat, re-check of the session, re-join of groups, and a look for lost ticks."""

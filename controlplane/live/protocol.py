@@ -25,6 +25,7 @@ class Close(IntEnum):
     FORBIDDEN = 4403
     TOO_SLOW = 4408
     TOO_MANY = 4429
+    TRY_AGAIN = 4503
 
 
 # Limits of one socket. Real pages use one or two subscriptions and a ping every 20 s.

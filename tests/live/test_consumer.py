@@ -4,12 +4,14 @@ import asyncio
 from typing import Any
 
 import pytest
+import redis.exceptions
 from asgiref.sync import sync_to_async
-from channels.layers import get_channel_layer
+from channels.layers import InMemoryChannelLayer, get_channel_layer
+from django.db import OperationalError
 from django.test import Client
 
 from controlplane.accounts.models import User
-from controlplane.live import protocol
+from controlplane.live import consumers, protocol
 from controlplane.live.consumers import LiveConsumer
 from controlplane.live.groups import TICK, announce_run, run_group
 from controlplane.live.protocol import Close
@@ -237,3 +239,33 @@ async def test_the_end_of_a_run_is_told_once(open_socket: Any, run: Run) -> None
     message = await socket.next_run()
     assert message["status"]["ended"] and message["samples"] == []
     assert await socket.receive_nothing(timeout=0.5)
+
+
+async def test_a_layer_that_fails_closes_with_a_code_and_gives_the_place_back(
+    open_socket: Any, ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page can tell that it should come back, and coming back a hundred times does not use up its places."""
+
+    async def broken(self: InMemoryChannelLayer, channel: str) -> None:
+        raise redis.exceptions.TimeoutError("no answer")
+
+    monkeypatch.setattr(InMemoryChannelLayer, "receive", broken)
+    for _ in range(protocol.MAX_SOCKETS_PER_USER + 1):
+        socket = await open_socket()
+        assert await socket.closed() == Close.TRY_AGAIN
+        await socket.wait(3)
+    assert consumers._open_sockets[ada.pk] == 0
+
+
+async def test_a_database_that_fails_closes_with_a_code(
+    open_socket: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pump that died in silence would leave a socket that looks alive and never speaks."""
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise OperationalError("locked")
+
+    monkeypatch.setattr("controlplane.live.snapshots.run_message", broken)
+    socket = await open_socket()
+    await socket.say({"type": "subscribe", "run": run.id})
+    assert await socket.closed() == Close.TRY_AGAIN

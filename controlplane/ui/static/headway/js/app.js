@@ -14,3 +14,8 @@ startConfirmations();
 startForms();
 startCopying();
 startTimes();
+
+// On a narrow screen the navigation scrolls sideways: bring the present place into view.
+const here = document.querySelector(".nav [aria-current]");
+const bar = here?.closest("nav");
+if (bar && bar.scrollWidth > bar.clientWidth) bar.scrollLeft = here.offsetLeft - bar.clientWidth / 2 + here.offsetWidth / 2;
