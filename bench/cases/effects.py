@@ -229,7 +229,7 @@ EFFECTS: tuple[Effect, ...] = (
     Effect("step 3 percent longer", ("reject",), {**SPEED, "better_by": 0.01}, slower=1.03),
     Effect("step 10 percent longer", ("reject",), {**SPEED, "better_by": 0.05}, slower=1.10),
     Effect("stall of 2 s", ("tune", "reject"), {**SPEED, "better_by": 0.05}, slower=0.8, transform=stalled,
-           names="most often caused by stalled: held_by_policy"),
+           names="most often caused by stalled: held by policy"),
     Effect("one tier starved", ("tune", "reject"), {"primary": "ttft_p50_ms", "better_by": 0.05, "guard": {}},
            baseline=SMALL, candidate=PRIORITY, workload=TIERS, names="tier batch"),
     Effect("slow requests dropped", ("reject",), TTFT, slower=0.8, transform=dropped, names="completion"),

@@ -7,7 +7,7 @@ from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import Changes, Pair, bounded, changes, relative
 from scheduler_core.verdict.schema import Interval, LayerEffect
-from scheduler_core.verdict.wording import amount, percent, within
+from scheduler_core.verdict.wording import amount, cause_words, percent, within
 
 # What the final table always shows: latency, rate, tails, capacity, fairness, use of the pool, and what streams feel.
 EFFECT_METRICS = (
@@ -112,7 +112,7 @@ def _gap_sentence(pairs: Sequence[Pair]) -> list[str]:
     if not old or not new or 0.5 < new / old < 2:
         return []
     side = 1 if new > old else 0
-    cause = main_cause([pair[side] for pair in pairs])
+    cause = cause_words(main_cause([pair[side] for pair in pairs]))
     of = "candidate" if side else "baseline"
     return [
         f"the longest wait between two tokens went from {amount(old, 'ms')} to {amount(new, 'ms')}; in the {of} the "

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.verdict.pairs import Pair, class_changes, t_quantile
 from scheduler_core.verdict.schema import Gate
-from scheduler_core.verdict.wording import amount, percent
+from scheduler_core.verdict.wording import amount, cause_words, percent
 
 STALL_SHARE = 0.01  # rise of the share of stalled requests that matters
 CLASS_MARGIN = 0.5  # relative rise of one class's tail that counts as making it pay
@@ -83,7 +83,7 @@ def _cause(pairs: Sequence[Pair]) -> str:
         for cause, count in run.stall_causes.items():
             counts[cause] = counts.get(cause, 0) + count
     cause = max(counts, key=lambda name: counts[name], default="")
-    return f"most often caused by {cause}" if cause else "cause not recorded"
+    return f"most often caused by {cause_words(cause)}" if cause else "cause not recorded"
 
 
 def _lower_bound(values: Sequence[float]) -> float:

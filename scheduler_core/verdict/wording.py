@@ -49,6 +49,19 @@ def within(interval: Interval | None) -> str:
     return f"[{percent(interval.low)}, {percent(interval.high)}] at {interval.confidence * 100:.3g} %"
 
 
+_CAUSES = {
+    "decode": "ordinary decode steps",
+    "prefill_ahead": "prefill of other requests in the same step",
+    "preempted": "preemption",
+    "host": "the host's work between steps",
+}
+
+
+def cause_words(cause: str) -> str:
+    """What made a gap long, in words; causes of stalls say so themselves."""
+    return _CAUSES.get(cause, cause.replace("_", " "))
+
+
 def join(parts: list[str]) -> str:
     """``a, b and c``."""
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""
