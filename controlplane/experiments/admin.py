@@ -8,7 +8,13 @@ from unfold.admin import TabularInline
 
 from controlplane.adminsite import ServiceAdmin, SpecField, refused
 from controlplane.experiments.models import Arm, ArmRun, Experiment
-from controlplane.experiments.services import cancel_experiment, check_experiment, set_archived, submit_experiment
+from controlplane.experiments.services import (
+    cancel_experiment,
+    check_experiment,
+    decide_again,
+    set_archived,
+    submit_experiment,
+)
 from scheduler_core.types.errors import InputError
 
 
@@ -50,7 +56,7 @@ class ExperimentAdmin(ServiceAdmin):
     list_filter = ["status", ("archived_at", admin.EmptyFieldListFilter), "owner"]
     search_fields = ["id", "name", "digest", "owner__username", "notes"]
     list_select_related = ["owner", "plan"]
-    actions = ["cancel", "archive", "bring_back"]
+    actions = ["cancel", "decide", "archive", "bring_back"]
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return bool(request.user.has_perm("experiments.add_experiment"))
@@ -71,6 +77,10 @@ class ExperimentAdmin(ServiceAdmin):
     @admin.action(description="Cancel every run that has not ended")
     def cancel(self, request: HttpRequest, queryset: QuerySet[Experiment]) -> None:
         self.apply(request, queryset, "experiments cancelled", lambda e, who: cancel_experiment(experiment=e, user=who))
+
+    @admin.action(description="Compute the verdict again")
+    def decide(self, request: HttpRequest, queryset: QuerySet[Experiment]) -> None:
+        self.apply(request, queryset, "experiments decided", lambda e, who: decide_again(experiment=e, user=who))
 
     @admin.action(description="Archive")
     def archive(self, request: HttpRequest, queryset: QuerySet[Experiment]) -> None:

@@ -12,6 +12,7 @@ from controlplane.errors import ConflictError
 from controlplane.experiments.deciding import conclude
 from controlplane.experiments.drafts import Draft, read_draft
 from controlplane.experiments.models import Arm, ArmRun, Experiment
+from controlplane.fleet.selectors import missing_worker
 from controlplane.live.groups import announce_experiment
 from controlplane.runs.lifecycle import TERMINAL_STATES, WAITING_STATES
 from controlplane.runs.models import Run
@@ -69,6 +70,7 @@ def check_experiment(*, data: object, user: User) -> dict[str, Any]:
         "device_kind": draft.device_kind,
         "baseline": draft.spec.baseline,
         "arms": {name: policy.canonical() for name, policy in draft.policies.items()},
+        "warnings": [warning for warning in [missing_worker(draft.device_kind)] if warning],
         "runs": [{"repeat": repeat, "arm": arm} for repeat, arm in draft.spec.runs()],
     }
 
@@ -155,6 +157,17 @@ def decide_if_finished(experiment_id: str) -> Experiment | None:
     if not Experiment.objects.filter(pk=experiment_id, status__in=undecided).update(**changes):
         return None
     announce_experiment(experiment_id)
+    experiment.refresh_from_db()
+    return experiment
+
+
+def decide_again(*, experiment: Experiment, user: User) -> Experiment:
+    """Compute the end of an ended experiment anew from its runs. `ConflictError` while runs are open."""
+    require_change(user, experiment)
+    if Run.objects.filter(arm_run__arm__experiment=experiment).exclude(state__in=TERMINAL_STATES).exists():
+        raise ConflictError("some of its runs have not ended")
+    Experiment.objects.filter(pk=experiment.pk).update(status=Experiment.Status.RUNNING, decided_at=None, reason="")
+    decide_if_finished(experiment.pk)
     experiment.refresh_from_db()
     return experiment
 

@@ -16,11 +16,13 @@ from controlplane.experiments.services import (
     cancel_experiment,
     check_experiment,
     clone_spec,
+    decide_again,
     decide_if_finished,
     set_archived,
     set_notes,
     submit_experiment,
 )
+from controlplane.fleet.services import register_worker
 from controlplane.policies.services import create_policy
 from controlplane.runs.lifecycle import State
 from controlplane.runs.models import Outbox, Run
@@ -184,6 +186,17 @@ class TestCheckExperiment:
         assert len(found["runs"]) == 4
         assert not Run.objects.exists()
 
+    def test_it_warns_when_nobody_would_take_the_runs(self, owner: User) -> None:
+        def warnings() -> list[str]:
+            return list(check_experiment(user=owner, data=EXPERIMENT)["warnings"])
+
+        assert warnings() == ["no worker for cpu is online, so its runs wait until one is started"]
+        worker = register_worker(name="cpu@a", host="a", pid=1, device_kind="cpu", device="a/cpu:0")
+        assert warnings() == []
+        worker.draining = True
+        worker.save()
+        assert "every cpu worker is draining" in warnings()[0]
+
 
 class TestSettling:
     def status(self, experiment: Experiment) -> str:
@@ -230,6 +243,20 @@ class TestSettling:
             play(run)
         assert self.status(experiment) == Status.FAILED
         assert experiment.reason == "no verdict: ZeroDivisionError: division by zero"
+
+    def test_it_is_decided_again_on_request_and_not_before_its_end(
+        self, experiment: Experiment, owner: User, teammate: User, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(ConflictError, match="not ended"):
+            decide_again(experiment=experiment, user=owner)
+        for run in selectors.runs_of(experiment):
+            play(run)
+        with monkeypatch.context() as patched:
+            patched.setattr("controlplane.experiments.deciding.decide", None)
+            assert self.status(experiment) == Status.FAILED
+        with pytest.raises(PermissionDenied):
+            decide_again(experiment=experiment, user=teammate)
+        assert decide_again(experiment=experiment, user=owner).status == Status.DECIDED
 
     def test_a_retry_opens_it_again(self, experiment: Experiment, owner: User) -> None:
         runs = list(selectors.runs_of(experiment))
