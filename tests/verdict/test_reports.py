@@ -8,6 +8,7 @@ from scheduler_core.verdict.decide import decide
 from scheduler_core.verdict.report.junit import junit
 from scheduler_core.verdict.report.page import experiment_page, run_page
 from scheduler_core.verdict.report.pull_request import pull_request
+from scheduler_core.verdict.report.questions import answers
 from scheduler_core.verdict.text import render
 from tests.evidence.played import play, summarise
 from tests.verdict.arms import arms, experiment
@@ -48,6 +49,10 @@ def test_page_needs_nothing_from_outside(tmp_path: Path) -> None:
     for page in pages:
         assert not any(word in page for word in ("http://", "https://", "<script", "src=", "@import", "url("))
     assert "longest_gap_p95_ms" in pages[0]
+    for question, answer, fields in answers(summary):
+        assert html.escape(question) in pages[0]
+        assert answer and fields
+    assert answers(summary)[2][1] == "one instance moves no state between pools"
     assert "<svg" in pages[1]
 
 

@@ -8,6 +8,7 @@ from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.evidence.schema import Figure, RunSummary
 from scheduler_core.verdict.gates import gate_words, label_words
 from scheduler_core.verdict.report.charts import bar_chart, interval_chart
+from scheduler_core.verdict.report.questions import answers
 from scheduler_core.verdict.schema import Comparison, Verdict
 from scheduler_core.verdict.wording import amount, percent, within
 
@@ -35,6 +36,7 @@ def run_page(run: RunSummary) -> str:
     if not run.audit.passed:
         broken = [(violation.rule, violation.where, violation.message) for violation in run.audit.violations]
         body.append("<h2>Violations</h2>" + _table(("rule", "where", "numbers"), broken))
+    body.append("<h2>Questions</h2>" + _table(("question", "answer", "fields"), answers(run)))
     rows = [
         (name, _figure(figure), str(figure.n or ""), METRICS[name].formula if name in METRICS else "")
         for name, figure in run.metrics.items()
