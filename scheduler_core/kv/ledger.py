@@ -29,7 +29,7 @@ class Ledger:
         self.cached = 0
         self._index = index
         self._free = FreeList(total, first=first)
-        self._leases: dict[int, int] = {}
+        self._leases = [0] * (first + total)
         self._fenced: dict[int, list[int]] = {}
 
     @property
@@ -49,7 +49,7 @@ class Ledger:
 
     def leases(self, block: int) -> int:
         """How many tables hold ``block``."""
-        return self._leases.get(block, 0)
+        return self._leases[block]
 
     def free_order(self) -> list[int]:
         """Free blocks, next to be allocated first. O(free)."""
@@ -58,18 +58,20 @@ class Ledger:
     def allocate(self, count: int) -> list[int]:
         """Lease the next ``count`` free blocks, dropping what the index knew of them; `CallerError` if too few."""
         blocks = self._free.take(count)
-        self._leases.update(dict.fromkeys(blocks, 1))
+        leases = self._leases
+        for block in blocks:
+            leases[block] = 1
         if self.cached:
             self.cached -= self._index.forget(blocks)
         return blocks
 
     def adopt(self, blocks: Sequence[int]) -> None:
         """Lease blocks found in the index; a free one leaves the middle of the free list (V-25)."""
-        idle = [block for block in blocks if block not in self._leases]
+        idle = [block for block in blocks if not self._leases[block]]
         self._free.remove(idle)
         self.cached -= len(idle)
         for block in blocks:
-            self._leases[block] = self._leases.get(block, 0) + 1
+            self._leases[block] += 1
 
     def readable(self, blocks: list[int]) -> list[int]:
         """The beginning of ``blocks`` up to the first that stands behind a fence."""
@@ -80,7 +82,7 @@ class Ledger:
 
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of ``blocks`` are free: adopting them would shrink what can be allocated (V-10)."""
-        return sum(1 for block in blocks if block not in self._leases)
+        return sum(1 for block in blocks if not self._leases[block])
 
     def publish(self, keys: Sequence[Hashable], blocks: Sequence[int]) -> None:
         """The index learns what leased blocks hold."""
@@ -88,15 +90,14 @@ class Ledger:
 
     def release(self, table: Sequence[int], *, fence: int | None = None) -> None:
         """End one lease of each block, last block first (V-24), at once or when ``fence`` is lifted."""
-        freed = []
+        freed, leases = [], self._leases
         for block in reversed(table):
-            count = self._leases.pop(block, 0)
-            if count == 1:
-                freed.append(block)
-            elif count > 1:
-                self._leases[block] = count - 1
-            else:
+            count = leases[block] - 1
+            if count < 0:
                 raise CallerError(f"block {block} is not leased")
+            leases[block] = count
+            if not count:
+                freed.append(block)
         if fence is None:
             self._settle(freed)
         elif freed:
@@ -114,12 +115,13 @@ class Ledger:
                 counted[block] = counted.get(block, 0) + 1
         fenced = [block for blocks in self._fenced.values() for block in blocks]
         cached = sum(1 for block in self._free if block in self._index)
-        terms = f"clean {self.clean} + cached {self.cached} + leased {len(self._leases)} + fenced {len(fenced)}"
-        if len(self._free) + len(self._leases) + len(fenced) != self.total or cached != self.cached:
+        leased = {block: count for block, count in enumerate(self._leases) if count}
+        terms = f"clean {self.clean} + cached {self.cached} + leased {len(leased)} + fenced {len(fenced)}"
+        if len(self._free) + len(leased) + len(fenced) != self.total or cached != self.cached:
             raise LawError(f"{terms} != total {self.total} (cached blocks counted: {cached})")
-        if counted != self._leases:
-            raise LawError(f"lease counts {self._leases} differ from block tables {counted}")
-        places = [*self._free, *self._leases, *fenced]
+        if counted != leased:
+            raise LawError(f"lease counts {leased} differ from block tables {counted}")
+        places = [*self._free, *leased, *fenced]
         if sorted(places) != list(range(self.first, self.first + self.total)):
             raise LawError(f"a block is in two places or in none: {sorted(places)}")
 

@@ -10,16 +10,14 @@ class HashIndex:
 
     __slots__ = ("_block_of", "_key_of", "_spares")
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: int) -> None:
+        """An index of blocks with ids below ``blocks``."""
         self._block_of: dict[Hashable, int] = {}
-        self._key_of: dict[int, Hashable] = {}
+        self._key_of: list[Hashable | None] = [None] * blocks
         self._spares: dict[Hashable, list[int]] = {}
 
     def __contains__(self, block: int) -> bool:
-        return block in self._key_of
-
-    def __len__(self) -> int:
-        return len(self._key_of)
+        return self._key_of[block] is not None
 
     def match(self, keys: Sequence[Hashable]) -> list[int]:
         """Walk the chain and stop at the first miss (V-20). O(hits)."""
@@ -35,25 +33,27 @@ class HashIndex:
         """Index ``blocks``; one whose key another block holds already becomes its spare (V-23)."""
         key_of, block_of = self._key_of, self._block_of
         for key, block in zip(keys, blocks, strict=True):
-            if key_of.setdefault(block, key) is not key:
+            if key_of[block] is not None:
                 if key_of[block] != key:
                     raise CallerError(f"block {block} holds {key_of[block]} and cannot hold {key} as well")
                 continue
+            key_of[block] = key
             if block_of.setdefault(key, block) != block:
                 self._spares.setdefault(key, []).append(block)
 
     def forget(self, blocks: Sequence[int]) -> int:
         """Drop ``blocks``; a spare with the same key takes the place of each."""
-        dropped = 0
+        dropped, key_of, block_of, spares = 0, self._key_of, self._block_of, self._spares
         for block in blocks:
-            key = self._key_of.pop(block, None)
+            key = key_of[block]
             if key is None:
                 continue
+            key_of[block] = None
             dropped += 1
-            if key in self._spares:
+            if key in spares:
                 self._drop_spare(key, block)
             else:
-                del self._block_of[key]
+                del block_of[key]
         return dropped
 
     def _drop_spare(self, key: Hashable, block: int) -> None:

@@ -1,7 +1,5 @@
 """A request inside an instance."""
 
-from collections.abc import Hashable
-
 from scheduler_core.request.lifecycle import TRANSITIONS, Event, State, next_state
 from scheduler_core.request.progress import Progress
 from scheduler_core.request.spec import RequestSpec
@@ -54,7 +52,7 @@ class LiveRequest(Progress):
         self.stop_at = min(spec.prompt_tokens + spec.output_limit, model_length)
         self.blocks = 0
         self.table: list[int] = []
-        self.keys: list[Hashable] = []
+        self.keys: list[int] = []
         self.published = 0
         self.pledge = 0
         self.hit_tokens = 0

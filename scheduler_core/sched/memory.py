@@ -108,7 +108,7 @@ class BlockMemory:
         self.block_size = block_size
         self.caching = caching
         self.pledged = 0
-        self._index: PrefixIndex = HashIndex() if caching else NoPrefixIndex()
+        self._index: PrefixIndex = HashIndex(first_block + blocks) if caching else NoPrefixIndex()
         self._ledger = Ledger(blocks, self._index, first=first_block)
         self._keys = ChainKeys(block_size)
 

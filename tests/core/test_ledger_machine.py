@@ -15,7 +15,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize(total=st.integers(2, 7))
     def make(self, total):
-        self.index = HashIndex()
+        self.index = HashIndex(total)
         self.ledger = Ledger(total, self.index)
         self.total = total
         self.order = list(range(total))

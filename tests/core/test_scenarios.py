@@ -1,5 +1,7 @@
 """Canned scenarios: a known effect of scheduling, reproduced with its outcome."""
 
+from itertools import pairwise
+
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.testing.builders import play, policy_spec, profile, request
 from scheduler_core.types.records import Arrived, Finished, Step
@@ -8,7 +10,7 @@ from scheduler_core.types.records import Arrived, Finished, Step
 def gaps_ns(played, index):
     """Times between the tokens of one request."""
     times = [s.available_ns for s in played.sink.of(Step) for row in s.grants if row[0] == index and row[5]]
-    return [b - a for a, b in zip(times, times[1:], strict=False)]
+    return [b - a for a, b in pairwise(times)]
 
 
 def test_a_long_prompt_stalls_decoders_and_chunks_cure_it():
