@@ -17,6 +17,7 @@ from controlplane.live.groups import announce_experiment
 from controlplane.runs.lifecycle import TERMINAL_STATES, WAITING_STATES
 from controlplane.runs.models import Run
 from controlplane.runs.services import next_place, queue_run, request_cancel
+from controlplane.runs.services.changes import storable
 from controlplane.runs.services.queueing import check_quota
 from controlplane.workloads.models import ArrivalPlan
 from controlplane.workloads.services import freeze
@@ -185,7 +186,7 @@ def set_archived(*, experiment: Experiment, user: User, archived: bool) -> Exper
 def set_notes(*, experiment: Experiment, user: User, notes: str) -> Experiment:
     """Replace the notes, at most 10,000 characters of plain text."""
     require_change(user, experiment)
-    experiment.notes = notes[:10_000]
+    experiment.notes = storable(notes[:10_000])
     experiment.save(update_fields=["notes"])
     return experiment
 

@@ -78,8 +78,8 @@ def inspect_trace(
 
 def _dataset_name(name: str) -> str:
     name = name.strip()
-    if not name or len(name) > 100:
-        raise InputError([Problem("name", "give the trace a name of 1 to 100 characters")])
+    if not name or len(name) > 100 or not name.isprintable():
+        raise InputError([Problem("name", "give the trace a name of 1 to 100 printable characters")])
     return name
 
 

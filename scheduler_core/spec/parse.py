@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -13,6 +13,7 @@ from scheduler_core.spec.base import Spec
 from scheduler_core.types.errors import InputError, Problem
 
 SpecT = TypeVar("SpecT", bound=Spec)
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def parse(cls: type[SpecT], data: object) -> SpecT:
@@ -22,6 +23,8 @@ def parse(cls: type[SpecT], data: object) -> SpecT:
     """
     if isinstance(data, cls):
         return data
+    if unstorable := list(_unstorable(data, ())):
+        raise InputError(unstorable)
     try:
         return cls.model_validate(data)
     except pydantic.ValidationError as error:
@@ -39,6 +42,19 @@ def parse_yaml(cls: type[SpecT], text: str) -> SpecT:
     if not isinstance(data, Mapping):
         raise InputError([Problem("", f"expected a mapping of keys and values, got {type(data).__name__}")])
     return parse(cls, data)
+
+
+def _unstorable(data: object, path: tuple[str, ...]) -> Iterator[Problem]:
+    """Texts with a character that no database or file can hold: NUL, or half of a surrogate pair."""
+    if isinstance(data, str) and (found := _UNSTORABLE.search(data)):
+        yield Problem(".".join(path), f"contains the character U+{ord(found[0]):04X}, which cannot be stored")
+    elif isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from _unstorable(key, path)
+            yield from _unstorable(value, (*path, str(key)))
+    elif isinstance(data, list | tuple):
+        for place, value in enumerate(data):
+            yield from _unstorable(value, (*path, str(place)))
 
 
 def _problems(cls: type[Spec], error: pydantic.ValidationError) -> list[Problem]:

@@ -132,6 +132,8 @@ class TestSubmitExperiment:
             ({"repeats": 0}, "repeats"),
             ({"workload": {"trace": {"file": "/etc/passwd"}}}, "workload.trace.file"),
             ({"nme": "x"}, "nme"),
+            ({"target": {"modelled": {"profile": "a\x00b"}}}, "target.modelled.profile"),
+            ({"target": {"torch": {"model": "\ud800"}}}, "target.torch.model"),
         ],
     )
     def test_what_is_wrong_is_named_and_nothing_is_left(self, owner: User, change: dict[str, Any], where: str) -> None:

@@ -147,6 +147,13 @@ class TestFinish:
         for before, after in run.transitions.values_list("before", "after")[1:]:
             assert after in TRANSITIONS[State(before)]
 
+    def test_words_that_no_database_can_hold_do_not_keep_a_run_from_its_end(self, make_run: MakeRun) -> None:
+        run = make_run(State.RUNNING)
+        bad = "a\x00b\ud800"
+        assert finish(run_id=run.pk, attempt=1, outcome=State.FAILED, reason=bad, log_tail=bad)
+        run.refresh_from_db()
+        assert run.reason == run.attempts.get().log_tail == "a\ufffdb?"
+
     def test_only_an_end_is_an_end(self, make_run: MakeRun) -> None:
         with pytest.raises(ValueError, match="not an end"):
             finish(run_id=make_run(State.RUNNING).pk, attempt=1, outcome=State.QUEUED)

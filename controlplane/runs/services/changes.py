@@ -31,6 +31,7 @@ def change_state(
     before = State(run.state)
     if to not in TRANSITIONS[before]:
         raise ValueError(f"a run cannot go from {before} to {to}")
+    reason = storable(reason)
     changes = {**(fields or {}), "state": to, "reason": reason}
     if to in TERMINAL_STATES:
         changes |= NO_LEASE | {"finished_at": timezone.now(), "eta_s": None}
@@ -47,10 +48,15 @@ def change_state(
     return True
 
 
+def storable(text: str) -> str:
+    """``text`` with what a database cannot hold (NUL, lone surrogates) shown as replacement characters."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+
+
 def end_attempt(*, run: Run, number: int, outcome: str, reason: str, log_tail: str = "") -> None:
     """Close the attempt's row, once: the first account of how it ended is kept."""
     Attempt.objects.filter(run=run, number=number, ended_at=None).update(
-        ended_at=timezone.now(), outcome=outcome, reason=reason, log_tail=log_tail
+        ended_at=timezone.now(), outcome=outcome, reason=storable(reason), log_tail=storable(log_tail)
     )
 
 

@@ -92,7 +92,7 @@ class RunProcess:
         try:
             with self._log.open("rb") as stream:
                 stream.seek(max(0, self._log.stat().st_size - LOG_TAIL))
-                return stream.read().decode(errors="replace").replace("\x00", "")
+                return stream.read().decode(errors="replace")
         except OSError:
             return ""
 
