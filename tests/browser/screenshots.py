@@ -10,6 +10,7 @@ page is wider than its window or reports an error.
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -39,7 +40,7 @@ SETTLE_MS = 900
 TALLEST = 6000
 
 
-def sign_in(browser: Browser, link: str) -> object:
+def sign_in(browser: Browser, link: str) -> Any:
     """Cookies of a session."""
     context = browser.new_context()
     page = context.new_page()
@@ -75,24 +76,23 @@ def take(page: Page, url: str, file: Path, width: int) -> list[str]:
     return [f"{file.stem}: {over} px wider than its window"] if over > 0 else []
 
 
-def take_all(browser: Browser, base: str, state: object, folder: Path) -> list[str]:
-    """Every page in every form; everything that is wrong."""
+def take_all(browser: Browser, base: str, state: Any, folder: Path, scheme: str) -> list[str]:
+    """Every page in one colour scheme at each width; everything that is wrong."""
     faults: list[str] = []
-    for scheme in SCHEMES:
-        context = browser.new_context(storage_state=state, color_scheme=scheme)  # type: ignore[arg-type]
-        page = context.new_page()
-        page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-        pages = PAGES | find_examples(page, base)
-        for width in WIDTHS:
-            for name, path in pages.items():
-                faults += take(page, base + path, folder / f"{name}-{width}-{scheme}.png", width)
-        context.close()
+    context = browser.new_context(storage_state=state, color_scheme=scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    page.on("pageerror", lambda error: faults.append(f"error: {error}"))
+    pages = PAGES | find_examples(page, base)
+    for width in WIDTHS:
+        for name, path in pages.items():
+            faults += take(page, base + path, folder / f"{name}-{width}-{scheme}.png", width)
+    context.close()
     return faults
 
 
-def take_live_run(browser: Browser, base: str, state: object, path: str, folder: Path) -> None:
+def take_live_run(browser: Browser, base: str, state: Any, path: str, folder: Path) -> None:
     """The picture of a run's page while its charts move."""
-    context = browser.new_context(storage_state=state, viewport={"width": 1280, "height": 960})  # type: ignore[arg-type]
+    context = browser.new_context(storage_state=state, viewport={"width": 1280, "height": 960})
     page = context.new_page()
     page.goto(base + path)
     page.wait_for_timeout(8000)
@@ -116,7 +116,7 @@ def main() -> int:
         if options.run:
             take_live_run(browser, base, state, options.run, options.folder)
             return 0
-        faults = take_all(browser, base, state, options.folder)
+        faults = [fault for scheme in SCHEMES for fault in take_all(browser, base, state, options.folder, scheme)]
     print("\n".join(faults) or f"nothing wrong; look at {options.folder}")
     return 1 if faults else 0
 
