@@ -12,6 +12,7 @@ help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 demo: ## start everything, run the demo experiment to its verdict, keep the dashboard (TRACE=file PORT=8000)
+	@test -z "$(TRACE)" || test -f "$(TRACE)" || { echo "headway: TRACE=$(TRACE): there is no such file" >&2; exit 1; }
 	@$(RUN) --need-port $(PORT) manage.py up --demo --port $(PORT)
 
 up: ## start everything and keep the dashboard (PORT=8000)
