@@ -6,7 +6,7 @@ that the cost model gives for it; the records per request are those of a plain r
 
 import heapq
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
@@ -44,10 +44,8 @@ class RequestRow(NamedTuple):
     hit_tokens: int
 
 
-class RowSink(Protocol):
-    """Receives rows in order of the requests' ends."""
-
-    def __call__(self, row: RequestRow) -> None: ...
+RowSink: TypeAlias = Callable[[RequestRow], None]
+"""Receives rows in order of the requests' ends."""
 
 
 class FastReport(NamedTuple):

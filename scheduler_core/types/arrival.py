@@ -16,9 +16,9 @@ class PlannedRequest:
     the declared ``output_limit`` and nothing else about the answer.
 
     ``prefix_blocks`` are identities of consecutive shared prompt blocks of ``ArrivalPlan.block_size`` tokens from the
-    start of the prompt; equal leading ids mean equal leading tokens. A block's tokens are a function of its id; the last
-    id may stand for a block that the prompt fills only in part, with the block's first tokens. What lies beyond the last
-    id is private to ``seed``. There are never more ids than ``ceil(prompt_tokens / block_size)``.
+    start of the prompt; equal leading ids mean equal leading tokens. A block's tokens are a function of its id; the
+    last id may stand for a block that the prompt fills only in part, with the block's first tokens. What lies beyond
+    the last id is private to ``seed``. There are never more ids than ``ceil(prompt_tokens / block_size)``.
     """
 
     index: int
