@@ -1,0 +1,184 @@
+"""One script of under five minutes that proves, or disproves, the CUDA path: ``python -m bench.gpu.check --out FILE``.
+
+It checks greedy tokens against the CPU in fp32 and the Triton kernel against gathered pages, measures decode and
+prefill speed and the rate of KV copies to the host, calibrates, and plays one experiment on the device and on the model
+fitted to it. Every part is reported by itself, so one that fails hides no other. ``--device cpu`` rehearses the script
+where there is no device; its output then says so and proves nothing.
+"""
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench import fidelity, harness
+from gpu_runner.calibrate.grid import Point
+from gpu_runner.calibrate.measure import Bench
+from gpu_runner.calibrate.profile import calibrate
+from gpu_runner.engine.executor import TorchExecutor
+from gpu_runner.engine.settings import EngineSettings
+from scheduler_core.spec.target import Profile, TargetSpec, TorchTarget
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.plan import Grant, Phase, StepPlan
+from scheduler_core.types.time import NS_PER_S
+
+_MIB = 1024**2
+
+
+class Checks:
+    """The parts of the script, on one device."""
+
+    def __init__(self, device: str, model: str, seconds: float) -> None:
+        self.device = device
+        self.model = model
+        self.seconds = seconds
+        self.profile: Profile | None = None
+
+    def parity(self) -> dict[str, Any]:
+        """Greedy fp32 tokens of both devices and both attention backends, up to the first reported tie."""
+        torch.backends.cuda.matmul.allow_tf32 = False
+        expected = _serve(_loaded("demo-s", "cpu", "float32"))
+        figures: dict[str, Any] = {}
+        for attention in ("auto", "gather"):
+            actual = _serve(_loaded("demo-s", self.device, "float32", attention=attention))
+            equal = sum(_agree(one, two) for one, two in zip(expected, actual, strict=True))
+            figures[f"{attention}_equal_requests"] = equal
+            figures[f"{attention}_same"] = equal == len(expected)
+        return figures
+
+    def speed(self) -> dict[str, Any]:
+        """Decode and prefill rates of the built-in shapes in bf16."""
+        figures: dict[str, Any] = {}
+        for model in ("demo-s", "shape-m", "shape-l"):
+            executor = _loaded(model, self.device, "bfloat16", kv_blocks=2560)
+            bench = Bench(executor)
+            decode = bench.measure(Point(batch=64, context=360, steps=16), number=0, round_=0)
+            prefill = [bench.measure(Point(chunk=2048), number=1, round_=0)[0] for _ in range(3)]
+            figures[f"decode_tokens_per_s_{model}"] = round(64 * NS_PER_S / _median([m.duration_ns for m in decode]))
+            figures[f"prefill_tokens_per_s_{model}"] = round(
+                2048 * NS_PER_S / _median([m.duration_ns for m in prefill])
+            )
+            figures[f"attention_{model}"] = executor.attention
+        return figures
+
+    def copies(self) -> dict[str, Any]:
+        """Rates of copies between device and pinned host memory, 256 MiB at a time."""
+        if self.device != "cuda":
+            return {"skipped": "no device"}
+        host = torch.empty(256 * _MIB, dtype=torch.uint8, pin_memory=True)
+        there = torch.empty(256 * _MIB, dtype=torch.uint8, device="cuda")
+        return {
+            "to_device_gb_per_s": _copy_rate(there, host),
+            "to_host_gb_per_s": _copy_rate(host, there),
+        }
+
+    def calibration(self) -> dict[str, Any]:
+        """The fitted cost of one shape in bf16 and how well it predicts steps that were left out."""
+        settings = EngineSettings(self.model, self.device, "bfloat16", kv_blocks=2048)
+        self.profile = calibrate(settings, seconds=self.seconds, name="gpu-check")
+        return {"held_out_error_share": self.profile.held_out_error_share, "profile": self.profile.canonical()}
+
+    def experiment(self) -> dict[str, Any]:
+        """The same traffic on the device and on the model calibrated to it, with each relative difference."""
+        if self.profile is None:
+            raise RuntimeError("there is no calibration to compare with")
+        real = TorchTarget(model=self.model, device=self.device, dtype="bfloat16", kv_blocks=2048)
+        plan = fidelity.traffic(count=60, rate_rps=0.5 * fidelity.capacity_rps(self.profile))
+        return fidelity.compare(plan, TargetSpec(torch=real), self.profile, repeats=2)
+
+
+def _loaded(model: str, device: str, dtype: str, *, kv_blocks: int = 512, attention: str = "auto") -> TorchExecutor:
+    executor = TorchExecutor(EngineSettings(model, device, dtype, kv_blocks=kv_blocks, attention=attention))
+    executor.load()
+    executor.start()
+    return executor
+
+
+def _serve(executor: TorchExecutor) -> list[tuple[list[int], int]]:
+    """Twelve requests decoded together after their prompts: tokens, and the place of the first tie."""
+    answers: list[tuple[list[int], int]] = []
+    blocks = iter(range(executor.settings.kv_blocks))
+    grants = []
+    for index in range(12):
+        prompt = 40 + 23 * index
+        executor.open(PlannedRequest(index, 0, prompt, 32, 32, seed=index))
+        table = tuple(next(blocks) for _ in range(-(-(prompt + 32) // 16)))
+        grants.append(Grant(index, 0, 0, prompt, table, True, Phase.PREFILL))
+        answers.append(([], 32))
+    for number in range(32):
+        executor.launch(StepPlan(number, tuple(grants)))
+        result = executor.wait(None)
+        assert result is not None
+        for index, yielded in enumerate(result.grants):
+            tokens, tie = answers[index]
+            answers[index] = (tokens, min(tie, number) if yielded.tie_margin is not None else tie)
+            assert yielded.token is not None, result.failure
+            tokens.append(yielded.token)
+        grants = [Grant(g.request, 0, g.start + g.length, 1, (), True, Phase.DECODE) for g in grants]
+    return answers
+
+
+def _agree(one: tuple[list[int], int], two: tuple[list[int], int]) -> bool:
+    end = min(one[1], two[1])
+    return one[0][:end] == two[0][:end]
+
+
+def _copy_rate(target: torch.Tensor, source: torch.Tensor) -> float:
+    best = 0.0
+    for _ in range(5):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+        best = max(best, source.nbytes / (time.perf_counter() - began) / 1e9)
+    return round(best, 2)
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2]
+
+
+def main() -> int:
+    """0 when every part ran and parity holds."""
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu.check", description=__doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--out", type=Path, default=None, help="also write the JSON there")
+    parser.add_argument("--model", default="shape-m", help="what is calibrated and served in the experiment")
+    parser.add_argument("--seconds", type=float, default=30, help="length of the calibration")
+    parser.add_argument("--only", nargs="*", default=None, help="names of parts")
+    options = parser.parse_args()
+    checks = Checks(options.device, options.model, options.seconds)
+    parts: list[Callable[[], dict[str, Any]]] = [
+        checks.parity, checks.speed, checks.copies, checks.calibration, checks.experiment,
+    ]  # fmt: skip
+    name = torch.cuda.get_device_name() if options.device == "cuda" and torch.cuda.is_available() else "none"
+    answer: dict[str, Any] = {"device": name, "torch": torch.__version__, "machine": harness.machine()}
+    failed = False
+    for part in parts:
+        if options.only is not None and part.__name__ not in options.only:
+            continue
+        harness.say(f"{part.__name__} ...")
+        began = time.monotonic()
+        try:
+            found = part()
+        except Exception as error:
+            failed = True
+            traceback.print_exc()
+            found = {"failed": f"{type(error).__name__}: {error}"}
+        answer[part.__name__] = {**found, "wall_s": round(time.monotonic() - began, 2)}
+        failed |= not all(value for key, value in found.items() if key.endswith("_same"))
+    text = json.dumps(answer, indent=1)
+    print(text)
+    if options.out is not None:
+        options.out.write_text(text + "\n", encoding="utf-8")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
