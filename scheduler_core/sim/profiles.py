@@ -6,8 +6,8 @@ They are orders of magnitude with a wide stated error, not measurements of the r
 
 from scheduler_core.spec.target import Affine, Profile
 
-# Fitted to 697 engine steps of the built-in shape by CPU time of one thread, on a shared AVX2 machine; steps left out of
-# the fit were predicted to 7 %. The stated errors are wider, because the reader's machine is another one.
+# Fitted to 697 engine steps of the built-in shape by CPU time of one thread, on a shared AVX2 machine; steps left out
+# of the fit were predicted to 7 %. The stated errors are wider, because the reader's machine is another one.
 CPU_SMALL = Profile(
     name="reference-cpu-demo-s",
     model="demo-s",
