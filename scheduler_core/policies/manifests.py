@@ -94,8 +94,8 @@ VLLM_V1 = Manifest(
         }
     ),
     settable={
-        "order.by": "Who is next: arrival; priority (tier, then arrival); urgency (priority, and takes a slot of a full "
-        "batch from a worse request); shortest (declared output, aged). Also decides who is preempted.",
+        "order.by": "Who is next: arrival; priority (tier, then arrival); urgency (priority, and takes a slot of a "
+        "full batch from a worse request); shortest (declared output, aged). Also decides who is preempted.",
         **_POOL,
         "cache.watermark": "Share of the pool kept free when a request is admitted beside running ones.",
         "cache.admit": "Room that must be in sight to admit: known tokens, or prompt + output limit (never preempts).",

@@ -197,7 +197,7 @@ class KnownTokens:
 
 @dataclass(frozen=True, slots=True)
 class WholePrompt:
-    """Room for prompt and emitted tokens is taken at admission, so that a started prefill never fails (SA-03, SA-04)."""
+    """Room for prompt and emitted tokens is taken at admission: a started prefill never fails (SA-03, SA-04)."""
 
     pledges: bool = True
 

@@ -1,7 +1,7 @@
 """The virtual token counter: fairness between tenants that share an instance (VT-01 to VT-05).
 
-After "Fairness in Serving Large Language Models" (arXiv 2401.00588) and its artefact. Each tenant's counter grows by the
-weighted tokens it is served; the tenant with the smallest counter among those that wait comes next.
+After "Fairness in Serving Large Language Models" (arXiv 2401.00588) and its artefact. Each tenant's counter grows by
+the weighted tokens it is served; the tenant with the smallest counter among those that wait comes next.
 """
 
 from collections.abc import Collection

@@ -128,8 +128,14 @@ class Stepper:
         self.instance.check()
         return ended
 
-    def plan(self) -> Planned | None:
-        """Plan one step at the current time."""
+    def plan(self) -> Planned:
+        """Plan one step at the current time; there must be something to do."""
+        planned = self.try_plan()
+        assert planned is not None
+        return planned
+
+    def try_plan(self) -> Planned | None:
+        """Plan one step at the current time, or None when there is nothing to do."""
         planned = self.instance.plan(self.now)
         self.records += self.instance.take_records()
         self.instance.check()
@@ -145,7 +151,7 @@ class Stepper:
 
     def step(self, *, last: Sequence[int] = ()) -> dict[int, int]:
         """Plan and complete one step; returns granted tokens by request, in grant order (empty: nothing to do)."""
-        planned = self.plan()
+        planned = self.try_plan()
         if planned is None:
             return {}
         self.complete(planned, last=last)
@@ -154,7 +160,6 @@ class Stepper:
     def plan_blocks(self) -> tuple[int, ...]:
         """Plan and complete one step; returns the blocks that its newest grant added."""
         planned = self.plan()
-        assert planned is not None
         self.complete(planned)
         return planned.plan.grants[-1].new_blocks
 

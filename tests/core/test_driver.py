@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from scheduler_core.types.time import ns_from_ms
 VLLM = policy_spec("vllm_v1")
 
 
-def drive(requests, executor, *, spec=VLLM, **options):
+def drive(requests: Any, executor: Any, *, spec: Any = VLLM, **options: Any) -> Any:
     sink = ListSink()
     instance = build_instance(spec, Capacity(100, 1000))
     driver = Driver(
@@ -35,18 +36,18 @@ def drive(requests, executor, *, spec=VLLM, **options):
 class FlakyExecutor(SimulatedExecutor):
     """Fails the steps with the given numbers."""
 
-    def __init__(self, failing):
+    def __init__(self, failing: Any) -> None:
         super().__init__(profile=profile())
         self.failing = failing
 
-    def wait(self, until_ns):
+    def wait(self, until_ns: Any) -> Any:
         result = super().wait(until_ns)
         if result is None or result.plan_id not in self.failing:
             return result
         return StepResult(result.plan_id, (), (), result.started_ns, result.available_ns, "out of memory")
 
 
-def test_a_next_turn_arrives_a_think_time_after_the_answer():
+def test_a_next_turn_arrives_a_think_time_after_the_answer() -> None:
     """Turn 1: 10 tokens at 1 ms a step, ends at 10 ms; turn 2 thinks 5 ms, so it arrives at 15."""
     turns = [request(0, 8, 10), request(1, 20, 2, at_ms=5, after=0, session=1, turn=1)]
     played = play(VLLM, turns)
@@ -55,19 +56,19 @@ def test_a_next_turn_arrives_a_think_time_after_the_answer():
     assert played.report.outcomes == {"finished": 2}
 
 
-def test_a_refused_turn_still_releases_the_next():
+def test_a_refused_turn_still_releases_the_next() -> None:
     turns = [request(0, 999_999, 1), request(1, 5, 1, at_ms=3, after=0)]
     played = play(VLLM, turns)
     assert played.report.outcomes == {"rejected": 1, "finished": 1}
 
 
-def test_arrivals_during_a_step_are_seen_when_they_come():
+def test_arrivals_during_a_step_are_seen_when_they_come() -> None:
     """A 100 ms step runs from 0; the request of 30 ms is taken up at 30, not at 100."""
     played = play(VLLM, [request(0, 5, 1), request(1, 5, 1, at_ms=30)], target=profile(base_ms=100))
     assert [(r.at_ns, r.seen_ns) for r in played.sink.of(Arrived)] == [(0, 0), (ns_from_ms(30), ns_from_ms(30))]
 
 
-def test_stopping_cancels_what_is_open():
+def test_stopping_cancels_what_is_open() -> None:
     calls = iter(range(100))
     report, sink = drive(
         [request(i, 5, 50, at_ms=i) for i in range(5)],
@@ -81,7 +82,7 @@ def test_stopping_cancels_what_is_open():
     assert len(sink.of(Finished)) == len(sink.of(Arrived))
 
 
-def test_a_failed_step_fails_its_requests_and_the_run_goes_on():
+def test_a_failed_step_fails_its_requests_and_the_run_goes_on() -> None:
     report, sink = drive([request(0, 5, 9), request(1, 5, 2, at_ms=20)], FlakyExecutor({1}))
     assert report.complete
     by_id = {record.request: record for record in sink.of(Finished)}
@@ -89,7 +90,7 @@ def test_a_failed_step_fails_its_requests_and_the_run_goes_on():
     assert by_id[1].outcome == "finished"
 
 
-def test_an_executor_that_always_fails_ends_the_run_with_a_reason():
+def test_an_executor_that_always_fails_ends_the_run_with_a_reason() -> None:
     requests = [request(i, 5, 9, at_ms=10 * i) for i in range(9)]
     report, sink = drive(requests, FlakyExecutor(set(range(99))))
     assert not report.complete
@@ -98,14 +99,14 @@ def test_an_executor_that_always_fails_ends_the_run_with_a_reason():
     assert end.reason == "3 steps failed in a row"
 
 
-def test_static_waits_for_a_full_batch_only_as_long_as_it_may():
+def test_static_waits_for_a_full_batch_only_as_long_as_it_may() -> None:
     """Size 4, wait 50 ms: the lone request of 0 ms starts at 50; the last one, nobody can follow, starts at once."""
     spec = policy_spec("static", batch__size=4, batch__max_wait_ms=50)
     played = play(spec, [request(0, 5, 1), request(1, 5, 1, at_ms=500)])
     assert [step.planned_ns for step in played.sink.of(Step)] == [ns_from_ms(50), ns_from_ms(500)]
 
 
-def test_static_prefills_a_batch_larger_than_the_budget_in_steps_and_admits_nobody_meanwhile():
+def test_static_prefills_a_batch_larger_than_the_budget_in_steps_and_admits_nobody_meanwhile() -> None:
     """Budget 10, prompts 8 + 8, a third arrives in between: 8 + 2, 6, then both decode together."""
     spec = policy_spec("static", batch__size=8, batch__token_budget=10)
     played = play(spec, [request(0, 8, 2), request(1, 8, 2), request(2, 8, 1, at_ms=0.5)])
@@ -113,7 +114,7 @@ def test_static_prefills_a_batch_larger_than_the_budget_in_steps_and_admits_nobo
     assert grants == [[(0, 8), (1, 2)], [(1, 6)], [(0, 1), (1, 1)], [(2, 8)]]
 
 
-def test_a_member_admitted_without_budget_brings_its_hits_with_its_first_grant():
+def test_a_member_admitted_without_budget_brings_its_hits_with_its_first_grant() -> None:
     """Blocks of 4, budget 8: both share their first block, the first prompt takes the whole budget.
 
     The second is admitted with that block as a hit (it is indexed while planning) and granted its 1 token later: that
@@ -132,7 +133,7 @@ def test_a_member_admitted_without_budget_brings_its_hits_with_its_first_grant()
     assert len(grant.new_blocks) == 2
 
 
-def test_a_static_batch_whose_last_member_is_preempted_gives_up_its_slots():
+def test_a_static_batch_whose_last_member_is_preempted_gives_up_its_slots() -> None:
     """Size 2: one member ends and holds its slot, the other is preempted by order: both slots are free again."""
     stepper = Stepper(policy_spec("static", batch__size=2), Capacity(10, 100))
     for index in range(3):
@@ -142,22 +143,23 @@ def test_a_static_batch_whose_last_member_is_preempted_gives_up_its_slots():
     assert list(stepper.step()) == [0, 2]
 
 
-def test_the_queue_limit_refuses_newcomers_with_figures():
+def test_the_queue_limit_refuses_newcomers_with_figures() -> None:
     spec = policy_spec("vllm_v1", batch__size=1, batch__queue_limit=2)
     played = play(spec, [request(i, 5, 5) for i in range(5)])
     refused = [record for record in played.sink.of(Finished) if record.outcome == "rejected"]
     assert [(r.reason, r.need, r.have) for r in refused] == [("queue_full", 3, 2)] * 3
 
 
-def test_replay_takes_the_same_decisions_and_finds_the_first_that_differs():
+def test_replay_takes_the_same_decisions_and_finds_the_first_that_differs() -> None:
     requests = [request(i, 20 + i, 5, at_ms=2 * i) for i in range(10)]
     target = profile(base_ms=3, prefill_token_ms=0.1)
 
     class Recorder(SimulatedExecutor):
         steps: list[RecordedStep] = []
 
-        def launch(self, plan):
+        def launch(self, plan: Any) -> None:
             super().launch(plan)
+            assert self._launched is not None
             self.steps.append(RecordedStep(plan.digest(), self.now_ns(), self._launched))
 
     recorder = Recorder(profile=target)
@@ -182,7 +184,7 @@ for name, settings in (("static", {}), ("vllm_v1", {"order__by": "priority"})):
 """
 
 
-def test_the_same_plans_in_every_process_and_under_every_hash_seed():
+def test_the_same_plans_in_every_process_and_under_every_hash_seed() -> None:
     root = Path(__file__).parents[2]
     outputs = set()
     for seed in ("0", "1", "4242"):

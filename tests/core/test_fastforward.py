@@ -1,5 +1,7 @@
 """THE property of the simulator: fast-forward on or off, the same decisions at the same times for the same requests."""
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted,
 TARGET = profile(base_ms=0.7, prefill_token_ms=0.013, decode_request_ms=0.031, context_token_ms=0.0017)
 
 
-def plain(spec, requests, capacity):
+def plain(spec: Any, requests: Any, capacity: Any) -> Any:
     """Steps and rows of a run in which every grant is planned by itself."""
     played = play(spec, requests, capacity=capacity, target=TARGET, law_interval=7)
     steps = [
@@ -28,10 +30,11 @@ def plain(spec, requests, capacity):
     rows = {}
     arrived = {r.request: r for r in played.sink.of(Arrived)}
     hits = {r.request: r.hit_tokens for r in played.sink.of(Admitted) if not r.resumed}
-    lost = {}
+    lost: dict[int, int] = {}
     for record in played.sink.of(Preempted):
         lost[record.request] = lost.get(record.request, 0) + 1
-    started, first = {}, {}
+    started: dict[int, int] = {}
+    first: dict[int, int] = {}
     for step in played.sink.of(Step):
         for row in step.grants:
             started.setdefault(row[0], step.planned_ns)
@@ -46,9 +49,10 @@ def plain(spec, requests, capacity):
     return steps, rows
 
 
-def fused(spec, requests, capacity):
+def fused(spec: Any, requests: Any, capacity: Any) -> Any:
     """The same by fast-forward, each step expanded."""
-    rows, steps = [], []
+    rows: list[Any] = []
+    steps: list[Any] = []
     simulation = FastForward(
         build_policy(spec, capacity),
         StepCost(TARGET),
@@ -122,7 +126,7 @@ REQUESTS = st.lists(
 )
 
 
-def build(rows, scale):
+def build(rows: Any, scale: Any) -> Any:
     at, requests = 0.0, []
     for index, (gap, prompt, output, above, priority, shared, dependent) in enumerate(rows):
         at += gap * scale
@@ -137,7 +141,7 @@ def build(rows, scale):
 
 @settings(max_examples=120, deadline=None)
 @given(spec=SPECS, rows=REQUESTS, blocks=st.integers(6, 40), scale=st.sampled_from([0, 0.1, 1]))
-def test_fast_forward_changes_nothing(spec, rows, blocks, scale):
+def test_fast_forward_changes_nothing(spec: Any, rows: Any, blocks: Any, scale: Any) -> None:
     requests, capacity = build(rows, scale), Capacity(blocks, 60)
     expected_steps, expected_rows = plain(spec, requests, capacity)
     steps, actual_rows, report = fused(spec, requests, capacity)
@@ -146,18 +150,18 @@ def test_fast_forward_changes_nothing(spec, rows, blocks, scale):
     assert report.requests == len(requests)
 
 
-def test_most_steps_are_repeated_not_planned():
+def test_most_steps_are_repeated_not_planned() -> None:
     """One request of 400 tokens: its first step, a planned decode, and at its last token one more; the rest repeats."""
     _, rows, report = fused(policy_spec("vllm_v1"), [request(0, 10, 400)], Capacity(100, 1000))
     assert rows[0][8] == 400
     assert (report.steps, report.planned) == (400, 2)
 
 
-def test_a_backlog_is_read_only_as_the_queue_runs_low():
+def test_a_backlog_is_read_only_as_the_queue_runs_low() -> None:
     """2,000 requests at once with two slots: the stream is never more than the queue's reserve ahead."""
     taken = 0
 
-    def stream():
+    def stream() -> Any:
         nonlocal taken
         for index in range(2000):
             taken += 1
@@ -166,7 +170,7 @@ def test_a_backlog_is_read_only_as_the_queue_runs_low():
     ahead = []
     done = 0
 
-    def sink(row):
+    def sink(row: Any) -> None:
         nonlocal done
         done += 1
         ahead.append(taken - done)

@@ -1,5 +1,7 @@
 """Golden vectors: small scenes of named systems with the grants, orders and counts that their rules give."""
 
+from typing import Any
+
 import pytest
 
 from scheduler_core.policies.presets import Capacity
@@ -11,11 +13,11 @@ from scheduler_core.types.time import ns_from_ms
 ROOMY = Capacity(1000, 10_000)
 
 
-def vllm(**settings):
+def vllm(**settings: Any) -> Any:
     return policy_spec("vllm_v1", **settings)
 
 
-def test_chunk_cap():
+def test_chunk_cap() -> None:
     """Budget 1,024, cap 400, three prompts of 800.
 
     400 + 400 leave 224 for the third, twice; then the first two decode and 1,024 - 2 covers the third's last 352.
@@ -26,7 +28,7 @@ def test_chunk_cap():
     assert [list(stepper.step().values()) for _ in range(3)] == [[400, 400, 224], [400, 400, 224], [1, 1, 352]]
 
 
-def test_alone_in_the_system_the_cap_does_not_count():
+def test_alone_in_the_system_the_cap_does_not_count() -> None:
     """V-09: one prompt of 800 with cap 400 is granted whole."""
     stepper = Stepper(vllm(batch__token_budget=1024, batch__long_prefill_cap=400), ROOMY)
     stepper.submit(0, 800)
@@ -34,7 +36,7 @@ def test_alone_in_the_system_the_cap_does_not_count():
 
 
 @pytest.mark.parametrize(("chunked", "admitted"), [(True, {0: 800, 1: 224}), (False, {0: 800})])
-def test_no_overtaking_without_chunking(chunked, admitted):
+def test_no_overtaking_without_chunking(chunked: Any, admitted: Any) -> None:
     """Budget 1,024, prompts 800, 800, 10, 10: the second does not fit whole, and those behind it must not pass it."""
     stepper = Stepper(vllm(batch__token_budget=1024, batch__size=3, batch__chunked_prefill=chunked), ROOMY)
     for index, prompt in enumerate((800, 800, 10, 10)):
@@ -42,7 +44,7 @@ def test_no_overtaking_without_chunking(chunked, admitted):
     assert stepper.step() == admitted
 
 
-def test_preempt_while_in_flight():
+def test_preempt_while_in_flight() -> None:
     """Block 16, 10 blocks, two prompts of 80 (5 blocks each) in two overlapped steps.
 
     A's first token makes A need a sixth block: B is preempted while its step runs. B's token counts all the same.
@@ -66,7 +68,7 @@ def test_preempt_while_in_flight():
     assert (ended.output_tokens, ended.stage) == (1, "queue")
 
 
-def test_free_list_order():
+def test_free_list_order() -> None:
     """Block 16, ids 1 to 10, A = 48 shared + 7 tokens, B = the same 48 + 5.
 
     A takes 1 2 3 4; B hits 1 2 3 and takes 5. Freeing A puts 4 (unknown content) in front; freeing B puts 5 before it
@@ -98,7 +100,7 @@ def test_free_list_order():
         ((2, 1, 1, 0), (1, 3, 2, 4), [3, 2, 1, 0]),
     ],
 )
-def test_priority_order(priorities, arrivals, order):
+def test_priority_order(priorities: Any, arrivals: Any, order: Any) -> None:
     """Smaller priority first, then earlier arrival."""
     stepper = Stepper(vllm(order__by="priority"), ROOMY)
     for index, (priority, arrival) in enumerate(zip(priorities, arrivals, strict=True)):
@@ -106,7 +108,7 @@ def test_priority_order(priorities, arrivals, order):
     assert list(stepper.step()) == order
 
 
-def test_priority_victim_and_budget_return():
+def test_priority_victim_and_budget_return() -> None:
     """Block 16, 5 blocks: low (priority 5, 32 tokens) takes its third block when high (0, 32 tokens) joins.
 
     High's third block is not there: low, already granted 1 token in that step, loses it; the token returns to the
@@ -124,7 +126,7 @@ def test_priority_victim_and_budget_return():
     assert (preempted.request, preempted.tokens_lost, preempted.blocks) == (0, 33, 3)
 
 
-def test_returned_budget_is_used_by_others():
+def test_returned_budget_is_used_by_others() -> None:
     """Budget 10, blocks of 8, pool of 4: what a victim gives back is granted to a later request of the same step.
 
     Second step: low 1, high 8, the third 1 of its 10: one block each, one free. Third step: low takes the free block
@@ -141,7 +143,7 @@ def test_returned_budget_is_used_by_others():
 
 
 @pytest.mark.parametrize(("prompt", "hit", "computed"), [(32, 16, 16), (33, 32, 1)])
-def test_full_hit_recomputes_something(prompt, hit, computed):
+def test_full_hit_recomputes_something(prompt: Any, hit: Any, computed: Any) -> None:
     """V-21: at most floor((known - 1) / 16) blocks are taken from the cache."""
     stepper = Stepper(vllm(), ROOMY)
     stepper.submit(0, 40, prefix_blocks=(1, 2, 3))
@@ -152,7 +154,7 @@ def test_full_hit_recomputes_something(prompt, hit, computed):
     assert (grant.hit_tokens, grant.start, grant.length) == (hit, hit, computed)
 
 
-def test_resume_by_hit():
+def test_resume_by_hit() -> None:
     """Blocks of 2, pool of 7: A and B have 5 tokens and 4 outputs, C one token.
 
     A's third token needs its fourth block: C gives way. B's third needs one too: B is now the last and gives way.
@@ -175,7 +177,7 @@ def test_resume_by_hit():
     assert resumed.hit_tokens == 6
 
 
-def test_never_fits_is_refused_at_submit():
+def test_never_fits_is_refused_at_submit() -> None:
     """Pool of 260 blocks of 16, request of 2,000 + 3,000 tokens: needs ceil(4,999 / 16) = 313."""
     stepper = Stepper(vllm(), Capacity(260, 10_000))
     ended = stepper.submit(0, 2000, limit=3000)
@@ -184,7 +186,7 @@ def test_never_fits_is_refused_at_submit():
     assert (ended.need, ended.have) == (313, 260)
 
 
-def test_static_batch_of_two():
+def test_static_batch_of_two() -> None:
     """Size 2, a decode step takes 1 ms, a prefill step 10 ms; A (3 out), B (1), C (2) all arrive at 0.
 
     A and B prefill 0-10; A emits at 11 and 12 while B holds its slot; C prefills 12-22 and emits at 22 and 23.

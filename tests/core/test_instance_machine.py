@@ -1,5 +1,7 @@
 """Random events on an instance with a tiny pool: after each, blocks and requests are conserved, and all work ends."""
 
+from typing import Any
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -49,15 +51,15 @@ class InstanceMachine(RuleBasedStateMachine):
     """Submits, steps, aborts and preempts at random; at the end everything must drain."""
 
     @initialize(spec=POLICIES, blocks=st.integers(2, 7), depth=st.integers(1, 2), ahead=st.booleans())
-    def make(self, spec, blocks, depth, ahead):
+    def make(self, spec: Any, blocks: Any, depth: Any, ahead: Any) -> None:
         self.stepper = Stepper(spec, Capacity(blocks, 40), depth=depth, plan_on_promises=ahead)
         self.depth = depth
         self.offered = 0
-        self.flight = []
+        self.flight: list[Any] = []
         self.left: dict[int, int] = {}
 
     @rule(prompt=st.integers(1, 9), output=st.integers(1, 6), priority=st.integers(0, 2), shared=st.integers(0, 3))
-    def submit(self, prompt, output, priority, shared):
+    def submit(self, prompt: Any, output: Any, priority: Any, shared: Any) -> None:
         index = self.offered
         self.offered += 1
         refused = self.stepper.submit(
@@ -73,15 +75,15 @@ class InstanceMachine(RuleBasedStateMachine):
             self.left[index] = output
 
     @rule()
-    def plan(self):
+    def plan(self) -> None:
         if len(self.flight) < self.depth:
-            planned = self.stepper.plan()
+            planned = self.stepper.try_plan()
             if planned is not None:
                 assert planned.plan.tokens <= 6
                 self.flight.append(planned)
 
     @rule()
-    def complete(self):
+    def complete(self) -> None:
         if self.flight:
             planned = self.flight.pop(0)
             last = [g.request for g in planned.plan.grants if g.samples and self.left.get(g.request) == 1]
@@ -92,7 +94,7 @@ class InstanceMachine(RuleBasedStateMachine):
                 assert self.left.pop(ended.request) >= 0
 
     @rule(data=st.data())
-    def abort(self, data):
+    def abort(self, data: Any) -> None:
         if self.left:
             request = data.draw(st.sampled_from(sorted(self.left)))
             assert self.stepper.instance.abort(request) is not None
@@ -100,18 +102,18 @@ class InstanceMachine(RuleBasedStateMachine):
             del self.left[request]
 
     @rule(data=st.data())
-    def preempt(self, data):
+    def preempt(self, data: Any) -> None:
         running = [r for r in self.left if self.stepper.instance.state_of(r) is State.RUNNING]
         if running:
             self.stepper.instance.preempt(data.draw(st.sampled_from(running)), now_ns=self.stepper.now)
 
     @invariant()
-    def lawful(self):
+    def lawful(self) -> None:
         if hasattr(self, "stepper"):
             self.stepper.instance.check()
             assert sorted(self.left) == self.stepper.instance.open_requests()
 
-    def teardown(self):
+    def teardown(self) -> None:
         if not hasattr(self, "stepper"):
             return
         for _ in range(2000):

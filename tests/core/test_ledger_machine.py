@@ -1,5 +1,7 @@
 """Random operations on tiny pools, against a model that only knows sets and lists."""
 
+from typing import Any
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,7 +16,7 @@ class LedgerMachine(RuleBasedStateMachine):
     tables = Bundle("tables")
 
     @initialize(total=st.integers(2, 7))
-    def make(self, total):
+    def make(self, total: Any) -> None:
         self.index = HashIndex(total)
         self.ledger = Ledger(total, self.index)
         self.total = total
@@ -25,7 +27,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.made = 0
 
     @rule(target=tables, data=st.data())
-    def allocate(self, data):
+    def allocate(self, data: Any) -> Any:
         count = data.draw(st.integers(0, len(self.order)))
         blocks = self.ledger.allocate(count)
         assert blocks == self.order[:count]
@@ -37,7 +39,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return self.made
 
     @rule(table=tables, key=st.integers(0, 3), data=st.data())
-    def publish(self, table, key, data):
+    def publish(self, table: Any, key: Any, data: Any) -> None:
         blocks = [block for block in self.live.get(table, ()) if block not in self.keys]
         if blocks:
             block = data.draw(st.sampled_from(blocks))
@@ -45,7 +47,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.keys[block] = key
 
     @rule(target=tables, keys=st.lists(st.integers(0, 3), max_size=3, unique=True))
-    def hit(self, keys):
+    def hit(self, keys: Any) -> Any:
         found = self.index.match(keys)
         for key, block in zip(keys, found, strict=False):
             assert self.keys[block] == key
@@ -62,7 +64,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return self.made
 
     @rule(table=tables, fence=st.none() | st.integers(0, 1))
-    def release(self, table, fence):
+    def release(self, table: Any, fence: Any) -> None:
         blocks = self.live.pop(table, None)
         if blocks is None:
             return
@@ -76,11 +78,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.fenced)
     @rule(fence=st.integers(0, 1))
-    def lift(self, fence):
+    def lift(self, fence: Any) -> None:
         self.ledger.lift(fence)
         self.settle(self.fenced.pop(fence, []))
 
-    def settle(self, freed):
+    def settle(self, freed: Any) -> None:
         for block in freed:
             if block in self.keys:
                 self.order.append(block)
@@ -88,7 +90,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.order.insert(0, block)
 
     @invariant()
-    def agrees(self):
+    def agrees(self) -> None:
         if not hasattr(self, "ledger"):
             return
         self.ledger.check(self.live.values())

@@ -7,6 +7,7 @@ them fails. A mutation that no scene notices fails the test.
 import inspect
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from scheduler_core.testing.builders import policy_spec, request
 from tests.core import test_driver, test_fastforward, test_golden_vectors, test_presets, test_public_faults
 
 
-def tight_pool_is_the_same_with_fast_forward():
+def tight_pool_is_the_same_with_fast_forward() -> None:
     """A pool that preempts, with a prefix cache and without."""
     requests = [request(i, 9 + i, 14, at_ms=2 * i, prefix_blocks=(1,), output_limit=16) for i in range(8)]
     for prefix in ("none", "hash"):
@@ -85,7 +86,7 @@ MUTATIONS = {
 }
 
 
-def noticed():
+def noticed() -> Any:
     """Name of the first scene that fails, or None."""
     for number, scene in enumerate(SCENES):
         try:
@@ -95,12 +96,12 @@ def noticed():
     return None
 
 
-def test_nothing_is_noticed_without_a_mutation():
+def test_nothing_is_noticed_without_a_mutation() -> None:
     assert noticed() is None
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_each_planted_bug_is_noticed(name, monkeypatch):
+def test_each_planted_bug_is_noticed(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, attribute, old, new = MUTATIONS[name]
     original = getattr(owner, attribute)
     source = textwrap.dedent(inspect.getsource(original))

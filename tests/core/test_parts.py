@@ -2,6 +2,7 @@
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,20 +22,21 @@ from scheduler_core.sim.profiles import reference_profiles
 from scheduler_core.testing.builders import Stepper, play, policy_spec, profile, request
 from scheduler_core.types.errors import CallerError, ExecutorError, InputError, LawError
 from scheduler_core.types.plan import GrantResult, StepResult
+from scheduler_core.types.records import Finished
 from scheduler_core.types.shape import StepShape, causal_pairs
 
 ROOT = Path(__file__).parents[2] / "scheduler_core"
 PURE = ("types", "request", "kv", "sched", "policies", "drive", "sim")
 
 
-def live(index=0, prompt=10, limit=5, **changes):
+def live(index: Any = 0, prompt: Any = 10, limit: Any = 5, **changes: Any) -> Any:
     spec = RequestSpec(id=index, arrival_ns=0, prompt_tokens=prompt, output_limit=limit, **changes)
     return LiveRequest(spec, seq=index, model_length=1000)
 
 
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("event", list(Event))
-def test_illegal_transitions_raise_and_change_nothing(state, event):
+def test_illegal_transitions_raise_and_change_nothing(state: Any, event: Any) -> None:
     item = live()
     item.state = state
     if (state, event) in TRANSITIONS:
@@ -46,13 +48,13 @@ def test_illegal_transitions_raise_and_change_nothing(state, event):
         assert item.state is state
 
 
-def test_nothing_follows_the_end():
+def test_nothing_follows_the_end() -> None:
     for event in Event:
         with pytest.raises(CallerError, match="legal: nothing"):
             next_state(State.ENDED, event)
 
 
-def test_cursors_refuse_what_is_not_owed():
+def test_cursors_refuse_what_is_not_owed() -> None:
     progress = Progress(10)
     for length in (0, -1, 11):
         with pytest.raises(CallerError):
@@ -64,7 +66,7 @@ def test_cursors_refuse_what_is_not_owed():
 
 
 @given(st.lists(st.tuples(st.sampled_from("fbrp"), st.integers(0, 5)), max_size=40))
-def test_free_list_against_a_list(operations):
+def test_free_list_against_a_list(operations: Any) -> None:
     free, model = FreeList(6), list(range(6))
     for name, block in operations:
         if name == "p" and model:
@@ -81,13 +83,13 @@ def test_free_list_against_a_list(operations):
         assert list(free) == model
 
 
-def test_free_list_refuses_double_free():
+def test_free_list_refuses_double_free() -> None:
     free = FreeList(2)
     with pytest.raises(CallerError, match="block 0 is free already"):
         free.push_back(0)
 
 
-def test_waiting_queue_restores_what_was_taken_to_its_place():
+def test_waiting_queue_restores_what_was_taken_to_its_place() -> None:
     queue, items = WaitingQueue(), [live(index) for index in range(4)]
     for item in items:
         queue.push(item, ())
@@ -100,10 +102,10 @@ def test_waiting_queue_restores_what_was_taken_to_its_place():
 
 @pytest.mark.parametrize("block_size", [4, 8, 16, 24])
 @given(a=st.lists(st.integers(0, 2), max_size=6), b=st.lists(st.integers(0, 2), max_size=6), tail=st.integers(1, 40))
-def test_keys_are_equal_exactly_where_all_tokens_are(block_size, a, b, tail):
+def test_keys_are_equal_exactly_where_all_tokens_are(block_size: Any, a: Any, b: Any, tail: Any) -> None:
     """Blocks of the plan hold 8 tokens. The model spells tokens out: shared ones by id and place, others by seed."""
 
-    def spelled(ids, seed):
+    def spelled(ids: Any, seed: Any) -> Any:
         shared = [(block, place) for block in ids for place in range(8)]
         return shared + [(seed, "private", place) for place in range(len(shared), len(shared) + tail)]
 
@@ -119,19 +121,19 @@ def test_keys_are_equal_exactly_where_all_tokens_are(block_size, a, b, tail):
         assert (x == y) == (tokens_a[:end] == tokens_b[:end])
 
 
-def test_step_cost_is_the_affine_sum():
+def test_step_cost_is_the_affine_sum() -> None:
     """1 ms + 0.01 x 100 + 0.1 x 3 + 0.001 x 50 = 2.35 ms."""
     cost = StepCost(profile(prefill_token_ms=0.01, decode_request_ms=0.1, context_token_ms=0.001))
     assert cost.step_ns(StepShape(100, 3, 50, 0), 0) == 2_350_000
 
 
-def test_causal_pairs_by_counting():
+def test_causal_pairs_by_counting() -> None:
     for start in range(4):
         for length in range(4):
             assert causal_pairs(start, length) == sum(position + 1 for position in range(start, start + length))
 
 
-def test_noise_depends_on_seed_and_step_only_and_has_the_stated_size():
+def test_noise_depends_on_seed_and_step_only_and_has_the_stated_size() -> None:
     """2,000 residuals of 5 %: their standard deviation lies within 4.6 to 5.4 %, their mean within 0.4 % of 1."""
     cost = StepCost(profile(residual_share=0.05), noise_seed=1)
     steps = [cost.step_ns(StepShape(0, 1, 1, 0), step) / 1e6 for step in range(2000)]
@@ -142,14 +144,14 @@ def test_noise_depends_on_seed_and_step_only_and_has_the_stated_size():
     assert 0.046 < spread < 0.054
 
 
-def test_drift_is_common_to_a_run_and_differs_between_runs():
+def test_drift_is_common_to_a_run_and_differs_between_runs() -> None:
     shape = StepShape(0, 1, 1, 0)
     runs = [StepCost(profile(drift_share=0.05), noise_seed=seed) for seed in range(20)]
     assert all(run.step_ns(shape, 0) == run.step_ns(shape, 99) for run in runs)
     assert len({run.step_ns(shape, 0) for run in runs}) == 20
 
 
-def test_an_impossible_result_changes_nothing():
+def test_an_impossible_result_changes_nothing() -> None:
     stepper = Stepper(policy_spec("vllm_v1", batch__token_budget=6), Capacity(100, 100))
     with pytest.raises(ExecutorError, match="none is in flight"):
         stepper.instance.complete(StepResult(0, (), (), 0, 1))
@@ -170,7 +172,7 @@ def test_an_impossible_result_changes_nothing():
     assert stepper.step() == {0: 4}
 
 
-def test_misuse_is_refused():
+def test_misuse_is_refused() -> None:
     stepper = Stepper(policy_spec("vllm_v1"), Capacity(100, 100))
     stepper.submit(0, 10, limit=5)
     with pytest.raises(CallerError, match="live already"):
@@ -182,11 +184,11 @@ def test_misuse_is_refused():
         stepper.plan()
 
 
-def test_liveness_names_the_state():
+def test_liveness_names_the_state() -> None:
     """A policy that never lets anybody in is found out at the first step, not by waiting."""
 
     class NeverAdmits:
-        def decide(self, reserve_blocks, room_blocks, view):
+        def decide(self, reserve_blocks: Any, room_blocks: Any, view: Any) -> Any:
             from scheduler_core.sched.decisions import Deferral
             from scheduler_core.types.reasons import Defer
 
@@ -196,22 +198,22 @@ def test_liveness_names_the_state():
     object.__setattr__(stepper.instance.policy, "admission", NeverAdmits())
     stepper.submit(3, 10, limit=5)
     with pytest.raises(LawError, match="1 wait and 0 run; head 3"):
-        stepper.plan()
+        stepper.try_plan()
 
 
-def test_declared_limits_not_true_lengths_end_a_request():
+def test_declared_limits_not_true_lengths_end_a_request() -> None:
     """The executor would go on to 50 tokens; the declared limit is 4, and a model length of 12 leaves 2 after 10."""
     for limit, length, tokens in ((4, 1000, 4), (50, 12, 2)):
         played = play(policy_spec("vllm_v1"), [request(0, 10, 50, output_limit=limit)], capacity=Capacity(50, length))
-        assert played.sink.records[-2].output_tokens == tokens
-        assert played.sink.records[-2].reason == "length"
+        (end,) = played.sink.of(Finished)
+        assert (end.output_tokens, end.reason) == (tokens, "length")
 
 
 # --- manifests ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(manifests()))
-def test_every_manifest_resolves_and_its_settings_exist(name):
+def test_every_manifest_resolves_and_its_settings_exist(name: Any) -> None:
     manifest = manifests()[name]
     full = resolve(policy_spec(name))
     assert full == manifest.defaults == resolve(full)
@@ -222,7 +224,7 @@ def test_every_manifest_resolves_and_its_settings_exist(name):
     assert played.report.outcomes == {"finished": 5}
 
 
-def test_overrides_are_kept():
+def test_overrides_are_kept() -> None:
     assert resolve(policy_spec("vllm_v1", batch__token_budget=77)).batch.token_budget == 77
 
 
@@ -234,13 +236,13 @@ def test_overrides_are_kept():
         (policy_spec("static", order__by="priority"), "order.by: does not apply to policy 'static' (always 'arrival')"),
     ],
 )
-def test_what_does_not_apply_is_named(spec, message):
+def test_what_does_not_apply_is_named(spec: Any, message: Any) -> None:
     with pytest.raises(InputError) as caught:
         resolve(spec)
     assert str(caught.value).startswith(message)
 
 
-def test_a_pool_above_the_target_is_refused():
+def test_a_pool_above_the_target_is_refused() -> None:
     with pytest.raises(InputError, match=r"cache\.blocks: 600 is more than the 512 of the target"):
         check_against(policy_spec("vllm_v1", cache__blocks=600), model_length=100, kv_blocks=512)
 
@@ -250,7 +252,7 @@ def test_a_pool_above_the_target_is_refused():
 FORBIDDEN = {"time", "random", "threading", "asyncio", "torch", "django", "secrets", "datetime", "multiprocessing"}
 
 
-def imports_of(path):
+def imports_of(path: Any) -> Any:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -259,21 +261,21 @@ def imports_of(path):
 
 
 @pytest.mark.parametrize("package", PURE)
-def test_the_core_reads_no_clock_and_starts_nothing(package):
+def test_the_core_reads_no_clock_and_starts_nothing(package: Any) -> None:
     files = sorted((ROOT / package).rglob("*.py"))
     assert files
     for path in files:
         assert not {name.split(".")[0] for name in imports_of(path)} & FORBIDDEN, path
 
 
-def test_descriptions_of_policies_need_no_planner():
+def test_descriptions_of_policies_need_no_planner() -> None:
     names = {name for name in imports_of(ROOT / "policies" / "manifests.py") if name.startswith("scheduler_core")}
     assert "scheduler_core.spec.policy" in names
     assert all(name.startswith(("scheduler_core.spec.", "scheduler_core.types.")) for name in names)
     assert not list(imports_of(ROOT / "policies" / "__init__.py"))
 
 
-def test_schedulers_cannot_name_the_true_output_length():
+def test_schedulers_cannot_name_the_true_output_length() -> None:
     """The wall: below the driver no code mentions the field that holds it, but for the evidence of what was emitted."""
     for package in ("request", "kv", "sched", "policies"):
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -282,7 +284,7 @@ def test_schedulers_cannot_name_the_true_output_length():
                     raise AssertionError(f"{path}:{node.lineno} reads a true output length")
 
 
-def test_bundled_profiles_say_that_they_were_not_measured_here():
+def test_bundled_profiles_say_that_they_were_not_measured_here() -> None:
     for bundled in reference_profiles():
         assert bundled.steps_measured == 0
         assert "not measured" in str(bundled.measured_on["note"])

@@ -1,6 +1,7 @@
 """Golden vectors and properties of the other named policies."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted,
 ROOMY = Capacity(1000, 10_000)
 
 
-def emitted(index, prompt, tokens, limit=100, tenant="default"):
+def emitted(index: Any, prompt: Any, tokens: Any, limit: Any = 100, tenant: Any = "default") -> Any:
     item = LiveRequest(
         RequestSpec(id=index, arrival_ns=0, prompt_tokens=prompt, output_limit=limit, tenant=tenant),
         seq=index,
@@ -28,7 +29,7 @@ def emitted(index, prompt, tokens, limit=100, tenant="default"):
     return item
 
 
-def test_retraction_order():
+def test_retraction_order() -> None:
     """(emitted, prompt) = (5, 100), (5, 200), (9, 50): (5, 200) goes first, then (5, 100)."""
     running = [emitted(0, 100, 5), emitted(1, 200, 5), emitted(2, 50, 9)]
     first = LeastEmitted().pick(running[0], running)
@@ -37,7 +38,7 @@ def test_retraction_order():
     assert LeastEmitted().pick(running[0], running) is running[0]
 
 
-def test_ratio_after_retraction_and_its_decay():
+def test_ratio_after_retraction_and_its_decay() -> None:
     """Survivors emitted 30 in all, 2 requests, limit 100 each: (30 + 40) / 201. Then 600 decode steps to the floor."""
     ratio = NewTokenRatio(page=16)
     assert ratio.ratio == 0.7
@@ -51,7 +52,7 @@ def test_ratio_after_retraction_and_its_decay():
     assert ratio.ratio == pytest.approx(0.7 * 0.14)
 
 
-def test_vtc_lift():
+def test_vtc_lift() -> None:
     """Queued counters 500 and 300: a tenant at 20 that joins is lifted to 300, one at 400 stays."""
     for own, lifted in ((20, 300), (400, 400)):
         account = VirtualTokenCounter()
@@ -60,7 +61,7 @@ def test_vtc_lift():
         assert account.counters["c"] == lifted
 
 
-def test_vtc_lifts_to_who_left_last_when_nobody_waits():
+def test_vtc_lifts_to_who_left_last_when_nobody_waits() -> None:
     account = VirtualTokenCounter()
     account.arrived(emitted(0, 70, 0, tenant="a"), set())
     account.admitted(emitted(0, 70, 0, tenant="a"), set())
@@ -74,10 +75,11 @@ def test_vtc_lifts_to_who_left_last_when_nobody_waits():
     outputs=st.tuples(st.integers(1, 30), st.integers(1, 30)),
     size=st.integers(1, 4),
 )
-def test_vtc_bounds_the_gap_of_backlogged_tenants(prompts, outputs, size):
+def test_vtc_bounds_the_gap_of_backlogged_tenants(prompts: Any, outputs: Any, size: Any) -> None:
     """VT-06: while both wait, the gap stays below the largest input cost + 2 x the tokens of a full batch."""
     stepper = Stepper(policy_spec("vtc", batch__size=size), Capacity(40, 100))
     account = stepper.instance.policy.account
+    assert isinstance(account, VirtualTokenCounter)
     for index in range(20):
         stepper.submit(index, prompts[index % 2], limit=outputs[index % 2], tenant="ab"[index % 2])
     bound = max(prompts) + 2 * size * max(outputs)
@@ -87,7 +89,7 @@ def test_vtc_bounds_the_gap_of_backlogged_tenants(prompts, outputs, size):
             assert abs(account.counters["a"] - account.counters["b"]) <= bound
 
 
-def test_sarathi_clamps_what_is_left_of_the_chunk():
+def test_sarathi_clamps_what_is_left_of_the_chunk() -> None:
     """Chunk 4, six decodes served, one prompt pending: it gets 0, never less; a seventh decode is not limited."""
     chunk = LeftOfChunk(4, budget=8)
     view = SimpleNamespace(budget_left=8 - 6)
@@ -101,7 +103,7 @@ def test_sarathi_clamps_what_is_left_of_the_chunk():
 
 @settings(max_examples=25, deadline=None)
 @given(rows=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=12))
-def test_sarathi_never_delays_a_decode(rows):
+def test_sarathi_never_delays_a_decode(rows: Any) -> None:
     """SA-06: whoever has emitted and runs emits in every step, whatever prefills come."""
     requests, at = [], 0
     for index, (gap, prompt, output) in enumerate(rows):
@@ -119,14 +121,14 @@ def test_sarathi_never_delays_a_decode(rows):
 
 
 @pytest.mark.parametrize("name", ["nano", "reserve_max", "sglang"])
-def test_prefill_exclusive_steps_never_mix(name):
+def test_prefill_exclusive_steps_never_mix(name: Any) -> None:
     requests = [request(index, 40 + 7 * index, 20, at_ms=3 * index) for index in range(12)]
     played = play(policy_spec(name, batch__token_budget=100), requests)
     for step in played.sink.of(Step):
         assert len({row[4] == "decode" for row in step.grants}) == 1
 
 
-def test_nano_cuts_only_the_first_of_a_batch():
+def test_nano_cuts_only_the_first_of_a_batch() -> None:
     """Budget 100, prompts 60, 60, 250: the second would have to be cut, so it waits; alone, 250 comes in pieces."""
     stepper = Stepper(policy_spec("nano", batch__token_budget=100, cache__prefix="none"), ROOMY)
     for index, prompt in enumerate((60, 60, 250)):
@@ -134,14 +136,14 @@ def test_nano_cuts_only_the_first_of_a_batch():
     assert [stepper.step() for _ in range(5)] == [{0: 60}, {1: 60}, {2: 100}, {2: 100}, {2: 50}]
 
 
-def test_sglang_cuts_at_pages_and_returns_to_the_back():
+def test_sglang_cuts_at_pages_and_returns_to_the_back() -> None:
     """Budget 40, page 16: a prompt of 100 is cut at 32."""
     stepper = Stepper(policy_spec("sglang", batch__token_budget=40), ROOMY)
     stepper.submit(0, 100, limit=5)
     assert stepper.step() == {0: 32}
 
 
-def test_reserve_max_never_preempts_where_known_tokens_do():
+def test_reserve_max_never_preempts_where_known_tokens_do() -> None:
     """20 requests of 30 + 60 in 20 blocks of 16: prompt-only admission preempts, full reservation never."""
     requests = [request(index, 30, 60, at_ms=index) for index in range(20)]
     counts = {
@@ -154,7 +156,7 @@ def test_reserve_max_never_preempts_where_known_tokens_do():
     assert counts["nano"] > 0
 
 
-def test_an_urgent_request_takes_a_slot_with_exactly_one_preemption():
+def test_an_urgent_request_takes_a_slot_with_exactly_one_preemption() -> None:
     """Two slots, two background requests; an urgent one starts within one step. An equal one causes no preemption."""
     for priority, preempted in ((0, 1), (5, 0)):
         stepper = Stepper(policy_spec("vllm_v1", order__by="urgency", batch__size=2), ROOMY)
@@ -167,7 +169,7 @@ def test_an_urgent_request_takes_a_slot_with_exactly_one_preemption():
         assert sum(isinstance(record, Preempted) for record in stepper.records) == preempted
 
 
-def test_shortest_first_lets_nobody_starve():
+def test_shortest_first_lets_nobody_starve() -> None:
     """A request of 100 tokens is passed only by those that come within 100 x 10 ms, however many short ones follow."""
     requests = [request(0, 10, 100), *(request(index, 10, 5, at_ms=20 * index) for index in range(1, 120))]
     spec = policy_spec("vllm_v1", order__by="shortest", batch__size=1)
@@ -178,7 +180,7 @@ def test_shortest_first_lets_nobody_starve():
     assert all(arrivals[r.request] <= 1_000_000_000 for r in passed)
 
 
-def test_a_pool_of_1045_blocks_ends_under_every_admission_rule():
+def test_a_pool_of_1045_blocks_ends_under_every_admission_rule() -> None:
     """The size at which a peer never ended: whole worst case, whole prompt, known tokens, estimate; all finish."""
     requests = [request(index, 300 + 13 * (index % 40), 150, at_ms=15 * index) for index in range(80)]
     target = profile(base_ms=5, prefill_token_ms=0.02)
@@ -187,7 +189,7 @@ def test_a_pool_of_1045_blocks_ends_under_every_admission_rule():
         assert played.report.outcomes == {"finished": 80}
 
 
-def test_an_estimate_never_admits_into_blocks_that_are_still_being_written():
+def test_an_estimate_never_admits_into_blocks_that_are_still_being_written() -> None:
     """Pool of 2, two steps in flight: an aborted request's blocks wait behind its step, and nobody else runs.
 
     The estimate alone would let the next one in; it has to wait for the step.
@@ -197,6 +199,6 @@ def test_an_estimate_never_admits_into_blocks_that_are_still_being_written():
     planned = stepper.plan()
     stepper.instance.abort(0)
     stepper.submit(1, 30, limit=2)
-    assert stepper.plan() is None
+    assert stepper.try_plan() is None
     stepper.complete(planned)
     assert stepper.step() == {1: 30}

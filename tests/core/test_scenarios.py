@@ -1,19 +1,20 @@
 """Canned scenarios: a known effect of scheduling, reproduced with its outcome."""
 
 from itertools import pairwise
+from typing import Any
 
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.testing.builders import play, policy_spec, profile, request
 from scheduler_core.types.records import Arrived, Finished, Step
 
 
-def gaps_ns(played, index):
+def gaps_ns(played: Any, index: Any) -> Any:
     """Times between the tokens of one request."""
     times = [s.available_ns for s in played.sink.of(Step) for row in s.grants if row[0] == index and row[5]]
     return [b - a for a, b in pairwise(times)]
 
 
-def test_a_long_prompt_stalls_decoders_and_chunks_cure_it():
+def test_a_long_prompt_stalls_decoders_and_chunks_cure_it() -> None:
     """M16, G1. A decode step takes 2 ms, a prompt token 0.05 ms: 4,000 tokens at once hold everybody for 200 ms more.
 
     In chunks of 100 tokens no gap exceeds 2 + 0.05 x 100 = 7 ms, and the work done is the same.
@@ -29,7 +30,7 @@ def test_a_long_prompt_stalls_decoders_and_chunks_cure_it():
     assert worst[104] == 7_000_000
 
 
-def test_twice_the_cache_admits_more_at_once_and_is_not_thereby_fairer():
+def test_twice_the_cache_admits_more_at_once_and_is_not_thereby_fairer() -> None:
     """O6. Under arrival order and full reservation twice the blocks double who runs at once.
 
     Fairness (Jain's index over times in system) is a figure of its own: it is computed for both, not inferred.
@@ -48,7 +49,7 @@ def test_twice_the_cache_admits_more_at_once_and_is_not_thereby_fairer():
     assert jain[0] != jain[1]
 
 
-def test_admission_keeps_the_tail_as_load_rises():
+def test_admission_keeps_the_tail_as_load_rises() -> None:
     """A5. One request takes 10 ms alone and one runs at a time. Offered 0.5, 2 and 4 times that rate:
 
     without admission the slowest wait grows with the backlog; a queue of at most 3 keeps it below 5 x 10 ms and
