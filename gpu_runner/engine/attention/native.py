@@ -94,5 +94,6 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
-    # Written to, so that every page exists before the first step: a page never written reads as one shared zero page.
-    return torch.frombuffer(memory, dtype=dtype).view(shape).zero_()
+    # Touched, so that every page exists before the first step: pages never written all read as one shared zero page.
+    torch.frombuffer(memory, dtype=torch.uint8)[:: mmap.PAGESIZE].zero_()
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
