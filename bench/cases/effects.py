@@ -226,7 +226,8 @@ SMALL = {"policy": "vllm_v1", "batch": {"size": 4}}
 PRIORITY = {**SMALL, "order": {"by": "priority"}}
 
 EFFECTS: tuple[Effect, ...] = (
-    Effect("step 3 percent longer", ("reject",), {**SPEED, "better_by": 0.01}, slower=1.03),
+    Effect("step 3 percent longer", ("reject",), {"primary": "tpot_p50_ms", "better_by": 0.01, "guard": {}},
+           workload={"requests": 240}, slower=1.03),
     Effect("step 10 percent longer", ("reject",), {**SPEED, "better_by": 0.05}, slower=1.10),
     Effect("stall of 2 s", ("tune", "reject"), {**SPEED, "better_by": 0.05}, slower=0.8, transform=stalled,
            names="most often caused by stalled: held by policy"),
