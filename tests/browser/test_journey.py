@@ -211,6 +211,6 @@ def test_the_colour_switch_stays(visit: Any) -> None:
 def test_chart_js_is_the_pinned_one(visit: Any) -> None:
     page: Page = visit().go("/runs/")
     page.locator("tr[data-href] a").first.click()
-    page.locator("[data-livebar]").wait_for()
+    page.locator("[data-chart=queue] .legend li").first.wait_for()  # the first chart is drawn
     assert page.evaluate("Chart.version") == "4.4.0"
     assert page.evaluate("[...document.scripts].some((s) => s.src.endsWith('/static/unfold/js/chart/chart.js'))")

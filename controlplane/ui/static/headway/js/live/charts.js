@@ -67,7 +67,10 @@ export class ChartBoard {
       this.#due = false;
       this.#drawn = performance.now();
       if (this.paused) return;
-      for (const view of this.#views) if (view.visible) view.update();
+      for (const view of this.#views) {
+        if (view.visible) view.update();
+        else view.say(); // out of sight, but not out of reach of those who listen
+      }
     }), wait);
   }
 
@@ -164,6 +167,12 @@ class ChartView {
     this.chart.update("none");
     this.#read();
     if (!this.table.hidden) this.#fill();
+  }
+
+  // The readings alone.
+  say() {
+    this.lines = this.source().lines;
+    this.#read();
   }
 
   // The page's own array of points is handed over anew each time.
