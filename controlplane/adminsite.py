@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import yaml
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -14,6 +13,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 
 from controlplane.access import require_person
 from controlplane.accounts.models import User
+from scheduler_core.spec.yamltext import dump_yaml, load_yaml
 from scheduler_core.types.errors import HeadwayError, InputError
 
 
@@ -57,22 +57,14 @@ class SpecField(forms.CharField):
 
     def to_python(self, value: Any) -> Any:
         try:
-            return yaml.safe_load(super().to_python(value) or "")
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f" in line {mark.line + 1}" if mark else ""
-            raise ValidationError(f"not readable as YAML{where}: {getattr(error, 'problem', error)}") from None
+            return load_yaml(super().to_python(value) or "")
+        except InputError as error:
+            raise refused(error) from None
 
     def prepare_value(self, value: Any) -> Any:
-        return yaml.safe_dump(value, sort_keys=False) if isinstance(value, dict) else value
+        return dump_yaml(value) if isinstance(value, dict) else value
 
 
 def refused(error: InputError) -> ValidationError:
     """The problems of a refused input as form errors."""
     return ValidationError([str(problem) for problem in error.problems])
-
-
-def brief(spec: dict[str, Any]) -> dict[str, Any]:
-    """A spec without what is not set, for editing."""
-    cut = {key: brief(value) if isinstance(value, dict) else value for key, value in spec.items()}
-    return {key: value for key, value in cut.items() if value not in (None, {}, [])}

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from headway.client import Client
+from scheduler_core.spec.yamltext import load_mapping
 from scheduler_core.types.errors import InputError, Problem
 
 _TRACE_FIELDS = ("format", "columns", "time_unit", "block_size", "same_instant", "zero_output")
@@ -20,16 +19,12 @@ def read(path: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InputError([Problem(str(path), f"cannot be read: {reason}")]) from None
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}, line {mark.line + 1}" if mark else str(path)
-        raise InputError([Problem(where, f"not readable as YAML: {getattr(error, 'problem', error)}")]) from None
-    except RecursionError:
-        raise InputError([Problem(str(path), "nested too deeply")]) from None
-    if not isinstance(data, dict):
-        raise InputError([Problem(str(path), f"expected keys and values, got {type(data).__name__}")])
-    return data
+        return load_mapping(text, aliases=True)
+    except InputError as error:
+        places = [f"{path}, {item.where}" if item.where else str(path) for item in error.problems]
+        raise InputError(
+            [Problem(place, item.message) for place, item in zip(places, error.problems, strict=True)]
+        ) from None
 
 
 def trace_of(data: dict[str, Any]) -> dict[str, Any] | None:

@@ -6,9 +6,11 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 
 from controlplane.access import require_person
-from controlplane.adminsite import ServiceAdmin, SpecField, brief, refused
+from controlplane.adminsite import ServiceAdmin, SpecField, refused
 from controlplane.policies.models import Policy, PolicyVersion
 from controlplane.policies.services import add_version, create_policy, read_policy, set_archived
+from controlplane.specs import brief
+from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.types.errors import InputError
 
 
@@ -24,7 +26,7 @@ class PolicyForm(ModelForm):  # type: ignore[type-arg]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         newest = self.instance.versions.first() if self.instance.pk and not self.instance._state.adding else None
-        self.fields["spec"].initial = brief(newest.spec) if newest else {"policy": "vllm_v1"}
+        self.fields["spec"].initial = brief(PolicySpec, newest.spec) if newest else {"policy": "vllm_v1"}
 
     def clean_spec(self) -> Any:
         try:

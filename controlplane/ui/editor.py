@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-import yaml
 from django.contrib import messages
 from django.http import HttpRequest
 from pydantic import BaseModel
@@ -18,6 +17,7 @@ from controlplane.ui.specform.editing import edit_rows, numbered
 from controlplane.ui.specform.nodes import Node
 from controlplane.ui.specform.reading import read
 from scheduler_core.spec.goal import MetricName
+from scheduler_core.spec.yamltext import dump_yaml, load_mapping
 from scheduler_core.types.errors import InputError, Problem
 
 Check = Callable[[dict[str, Any]], object]
@@ -43,7 +43,7 @@ class Editor:
     @property
     def yaml(self) -> str:
         """The object as YAML: as typed while that is being edited."""
-        return self.text if self.mode == "yaml" else dump(self.data)
+        return self.text if self.mode == "yaml" else dump_yaml(self.data) if self.data else ""
 
     @property
     def acts(self) -> bool:
@@ -63,14 +63,14 @@ def posted(request: HttpRequest, model: type[BaseModel], setting: Setting, check
     try:
         if editor.mode == "yaml":
             editor.text = request.POST.get("yaml", "").replace("\r\n", "\n")
-            editor.data = load(editor.text)
+            editor.data = load_mapping(editor.text)
         else:
             editor.data = read(model, edit_rows(request.POST, editor.action, _suggest), setting)
     except InputError as error:
         editor.fail(error)
         return editor
     if editor.action == "to_yaml" and editor.mode == "form":
-        editor.mode, editor.text = "yaml", dump(editor.data)
+        editor.mode, editor.text = "yaml", editor.yaml
     elif editor.action == "to_form" and editor.mode == "yaml":
         editor.problems = _without_place(check, editor.data)
         editor.mode = "yaml" if editor.problems else "form"
@@ -83,27 +83,6 @@ def refuse(request: HttpRequest, editor: Editor, error: Exception) -> None:
         editor.fail(error)
     else:
         messages.error(request, str(error))
-
-
-def load(text: str) -> dict[str, Any]:
-    """An object written as YAML; `InputError` names the line."""
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark else ""
-        message = f"not readable as YAML: {getattr(error, 'problem', None) or error}"
-        raise InputError([Problem(where, message)]) from None
-    except RecursionError:
-        raise InputError([Problem("", "nested too deeply")]) from None
-    if not isinstance(data, dict):
-        raise InputError([Problem("", "expected keys and values, such as name: first")])
-    return data
-
-
-def dump(data: dict[str, Any]) -> str:
-    """An object as YAML, in the order of its fields."""
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100) if data else ""
 
 
 def without_empty(value: Any) -> Any:

@@ -7,7 +7,8 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 
 from controlplane.access import require_person
-from controlplane.adminsite import ServiceAdmin, SpecField, brief, refused
+from controlplane.adminsite import ServiceAdmin, SpecField, refused
+from controlplane.specs import brief
 from controlplane.workloads.models import ArrivalPlan, Dataset, Workload, WorkloadVersion
 from controlplane.workloads.services import (
     add_version,
@@ -18,7 +19,7 @@ from controlplane.workloads.services import (
     preview,
     set_archived,
 )
-from scheduler_core.spec.workload import TRACE_FORMATS
+from scheduler_core.spec.workload import TRACE_FORMATS, WorkloadSpec
 from scheduler_core.types.errors import InputError
 
 EXAMPLE = {
@@ -40,7 +41,7 @@ class WorkloadForm(ModelForm):  # type: ignore[type-arg]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         newest = self.instance.versions.first() if self.instance.pk and not self.instance._state.adding else None
-        self.fields["spec"].initial = brief(newest.spec) if newest else EXAMPLE
+        self.fields["spec"].initial = brief(WorkloadSpec, newest.spec) if newest else EXAMPLE
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}

@@ -70,10 +70,9 @@ def next_step(
     token: Token = None,
 ) -> None:
     """Print the next experiment that a verdict offers, as a file to submit: headway next ID > next.yaml."""
-    import yaml
-
     from headway.client import Client
     from headway.config import connection
+    from scheduler_core.spec.yamltext import dump_yaml
     from scheduler_core.types.errors import InputError, Problem
 
     with Client(connection(url=url, token=token)) as client:
@@ -84,7 +83,7 @@ def next_step(
         raise InputError([Problem(experiment, f"its verdict offers {len(offered)} next experiments")])
     chosen = offered[number - 1]
     say(f"{chosen['title']}: {chosen['because']}")
-    print(yaml.safe_dump(chosen["experiment"], sort_keys=False, allow_unicode=True), end="")
+    print(dump_yaml(chosen["experiment"]), end="")
 
 
 def export(

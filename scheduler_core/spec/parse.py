@@ -7,7 +7,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import pydantic
-import yaml
 
 from scheduler_core.spec.base import Spec
 from scheduler_core.types.errors import InputError, Problem
@@ -29,19 +28,6 @@ def parse(cls: type[SpecT], data: object) -> SpecT:
         return cls.model_validate(data)
     except pydantic.ValidationError as error:
         raise InputError(_problems(cls, error)) from None
-
-
-def parse_yaml(cls: type[SpecT], text: str) -> SpecT:
-    """A spec written as YAML or JSON text."""
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark else ""
-        raise InputError([Problem(where, f"not readable as YAML: {getattr(error, 'problem', error)}")]) from None
-    if not isinstance(data, Mapping):
-        raise InputError([Problem("", f"expected a mapping of keys and values, got {type(data).__name__}")])
-    return parse(cls, data)
 
 
 def _unstorable(data: object, path: tuple[str, ...]) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from scheduler_core.spec.base import Spec
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.goal import GoalSpec
 from scheduler_core.spec.job import RunJob
-from scheduler_core.spec.parse import parse, parse_yaml
+from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Profile, TargetSpec
 from scheduler_core.spec.workload import Line, Tier, Trace, WorkloadSpec
@@ -159,27 +159,6 @@ def test_the_baseline_is_written_out() -> None:
     assert parse(ExperimentSpec, canonical).baseline == "b"
     assert parse(ExperimentSpec, EXPERIMENT).baseline == "baseline"
     assert parse(ExperimentSpec, EXPERIMENT | {"baseline": "budget-512"}).baseline == "budget-512"
-
-
-def test_yaml_and_json_are_one_spec() -> None:
-    yaml = "policy: vllm_v1\nbatch: {token_budget: 2048}\ncache: {blocks: 64}\n"
-    assert parse_yaml(PolicySpec, yaml) == parse_yaml(PolicySpec, json.dumps(POLICY)) == parse(PolicySpec, POLICY)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: [1,\nb: 2}", "line 2: not readable as YAML"),
-        ("- 1\n- 2\n", "expected a mapping of keys and values, got list"),
-        ("", "expected a mapping of keys and values, got NoneType"),
-        ("just words", "expected a mapping of keys and values, got str"),
-        ("policy: !!python/object/apply:os.system ['true']", "line 1: not readable as YAML"),
-    ],
-)
-def test_text_that_is_no_spec(text: str, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_yaml(PolicySpec, text)
-    assert message in str(caught.value)
 
 
 # --- mistakes -------------------------------------------------------------------------------------------------------

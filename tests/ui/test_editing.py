@@ -9,8 +9,8 @@ from django.test import Client
 from controlplane.experiments.models import Experiment
 from controlplane.policies.models import PolicyVersion
 from controlplane.runs.models import Run
-from controlplane.ui.editor import dump
 from controlplane.workloads.models import Dataset, WorkloadVersion
+from scheduler_core.spec.yamltext import dump_yaml
 from tests.ui.conftest import World
 from tests.ui.samples import EXPERIMENT, TRACE, WORKLOAD
 
@@ -22,14 +22,14 @@ def errors(response: Any) -> dict[str, str]:
 
 
 def test_a_workload_is_made_from_yaml_and_frozen(browser: Client) -> None:
-    answer = browser.post("/workloads/new/", {**YAML, "name": "evening", "yaml": dump(WORKLOAD)})
+    answer = browser.post("/workloads/new/", {**YAML, "name": "evening", "yaml": dump_yaml(WORKLOAD)})
     made = WorkloadVersion.objects.get()
     assert answer["Location"] == f"/workloads/{made.workload_id}/1/"
     assert (made.plan.requests, made.plan.prompt_tokens) == (20, 160)
 
 
 def test_a_preview_shows_what_it_offers_and_saves_nothing(browser: Client) -> None:
-    answer = browser.post("/workloads/new/", {**YAML, "do": "preview", "name": "x", "yaml": dump(WORKLOAD)})
+    answer = browser.post("/workloads/new/", {**YAML, "do": "preview", "name": "x", "yaml": dump_yaml(WORKLOAD)})
     assert answer.status_code == 200
     assert answer.context["preview"]["requests"] == 20
     assert b"requests/s on average" in answer.content
@@ -38,9 +38,9 @@ def test_a_preview_shows_what_it_offers_and_saves_nothing(browser: Client) -> No
 
 def test_an_equal_edit_makes_no_version_and_a_changed_one_the_next(browser: Client, world: World) -> None:
     path = f"/workloads/{world.workload.workload_id}/edit/"
-    assert browser.post(path, {**YAML, "yaml": dump(WORKLOAD)})["Location"].endswith("/1/")
+    assert browser.post(path, {**YAML, "yaml": dump_yaml(WORKLOAD)})["Location"].endswith("/1/")
     changed = {**WORKLOAD, "requests": 21}
-    assert browser.post(path, {**YAML, "yaml": dump(changed)})["Location"].endswith("/2/")
+    assert browser.post(path, {**YAML, "yaml": dump_yaml(changed)})["Location"].endswith("/2/")
     page = browser.get(f"/workloads/{world.workload.workload_id}/2/")
     assert [(item.path, item.was, item.now) for item in page.context["changes"]] == [("requests", "20", "21")]
 
@@ -94,14 +94,14 @@ def test_a_policy_is_made_from_a_form(browser: Client) -> None:
 
 
 def test_an_experiment_is_submitted_and_queued(browser: Client) -> None:
-    answer = browser.post("/experiments/new/", {**YAML, "yaml": dump(EXPERIMENT)})
+    answer = browser.post("/experiments/new/", {**YAML, "yaml": dump_yaml(EXPERIMENT)})
     made = Experiment.objects.get()
     assert answer["Location"] == f"/experiments/{made.pk}/"
     assert Run.objects.count() == 4
 
 
 def test_checking_an_experiment_queues_nothing(browser: Client) -> None:
-    answer = browser.post("/experiments/new/", {**YAML, "do": "preview", "yaml": dump(EXPERIMENT)})
+    answer = browser.post("/experiments/new/", {**YAML, "do": "preview", "yaml": dump_yaml(EXPERIMENT)})
     assert answer.context["checked"]["plan"]["requests"] == 20
     assert not Run.objects.exists()
 
@@ -133,7 +133,7 @@ def test_an_experiment_starts_from_saved_versions(browser: Client, world: World)
     assert data["workload"] == {"use": world.workload.pk}
     assert data["arms"]["candidate"] == {"use": world.policy.pk}
     data = {**data, "name": "from saved", "repeats": 1}
-    browser.post("/experiments/new/", {**YAML, "yaml": dump(data)})
+    browser.post("/experiments/new/", {**YAML, "yaml": dump_yaml(data)})
     made = Experiment.objects.get(name="from saved")
     assert made.workload_version == world.workload
     assert made.arms.get(name="candidate").policy_version == world.policy

@@ -9,7 +9,6 @@ from django.template.loader import render_to_string
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.ui.editor import dump, load
 from controlplane.ui.pages.experiments import STARTING
 from controlplane.ui.setting import policy_setting
 from controlplane.ui.specform.building import Setting, build, node_paths
@@ -240,25 +239,3 @@ def test_rows_are_added_and_removed() -> None:
     suggest = lambda path, used: numbered("tenant", used)  # noqa: E731
     assert list(read(WorkloadSpec, edit_rows(post, "add:tenants", suggest), PLAIN)["tenants"]) == ["a", "b", "tenant-1"]
     assert list(read(WorkloadSpec, edit_rows(post, "remove:tenants.0", suggest), PLAIN)["tenants"]) == ["b"]
-
-
-def test_yaml_and_form_hold_one_object() -> None:
-    data = WORKLOADS["tiers, tenants, prefix, sessions"]
-    assert load(dump(data)) == data
-    assert list(load(dump(data))) == list(data)
-
-
-@pytest.mark.parametrize(
-    ("text", "where", "message"),
-    [
-        ("a: [1", "line 1", "not readable as YAML"),
-        ("- a\n- b", "", "expected keys and values"),
-        ("!!python/object/apply:os.system ['true']", "line 1", "could not determine a constructor"),
-        ("[" * 5000, "", "nested too deeply"),
-    ],
-)
-def test_bad_yaml_is_told_by_its_line(text: str, where: str, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        load(text)
-    assert caught.value.problems[0].where == where
-    assert message in caught.value.problems[0].message

@@ -17,16 +17,17 @@ from controlplane.experiments.models import Experiment
 from controlplane.live.snapshots import experiment_message
 from controlplane.policies import selectors as policies
 from controlplane.runs.models import Run
+from controlplane.specs import brief
 from controlplane.ui.acting import REFUSALS, act
 from controlplane.ui.charts import chart_data
 from controlplane.ui.drawing import arrival_curve, dot_plot
-from controlplane.ui.editor import Editor, dump, posted, refuse, without_empty
+from controlplane.ui.editor import Editor, posted, refuse, without_empty
 from controlplane.ui.listing import Filter, equals, listing
 from controlplane.ui.setting import experiment_setting
 from controlplane.ui.verdicts import comparisons, next_step
 from controlplane.workloads import selectors as workloads
 from scheduler_core.spec.experiment import ExperimentSpec
-from scheduler_core.spec.parse import parse
+from scheduler_core.spec.yamltext import dump_yaml
 from scheduler_core.types.errors import InputError
 
 MOST_CANDIDATES = 15  # of 16 arms one is the baseline
@@ -102,7 +103,7 @@ def _start(request: HttpRequest, source: Experiment | None) -> dict[str, Any]:
     """What the form starts from."""
     if source is not None:
         proposed = next_step(source, request.GET.get("next", ""))
-        data = brief(proposed) if proposed else _clone(source)
+        data = _brief(proposed) if proposed else _clone(source)
         return data if proposed else data | {"name": _copy_name(source.name)}
     data = dict(STARTING)
     if wanted := request.GET.get("workload"):
@@ -118,7 +119,7 @@ def _start(request: HttpRequest, source: Experiment | None) -> dict[str, Any]:
 
 def _clone(source: Experiment) -> dict[str, Any]:
     """The experiment as it would be submitted again, without what are defaults anyway."""
-    linked, short = services.clone_spec(source), brief(source.spec)
+    linked, short = services.clone_spec(source), _brief(source.spec)
     if "use" in linked["workload"]:
         short["workload"] = linked["workload"]
     arms = {name: linked["arms"][name] if "use" in linked["arms"][name] else arm for name, arm in short["arms"].items()}
@@ -130,13 +131,9 @@ def _copy_name(name: str) -> str:
     return f"{stem} {int(last) + 1}"[:64] if stem and last.isdecimal() else f"{name[:62]} 2"
 
 
-def brief(spec: dict[str, Any]) -> dict[str, Any]:
-    """A stored spec without what are defaults anyway: what a person would have written."""
-    try:
-        read = parse(ExperimentSpec, spec)
-    except InputError:
-        return dict(spec)
-    short = read.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+def _brief(stored: dict[str, Any]) -> dict[str, Any]:
+    """A stored experiment as a person would have written it, its target named even where it is the default."""
+    short = brief(ExperimentSpec, stored)
     return short | {"target": short.get("target") or {"torch": {}}}
 
 
@@ -168,7 +165,7 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
     allowed = may_change(request.user, experiment)
     context = {
         "experiment": experiment,
-        "arms": [{"arm": arm, "yaml": dump(without_empty(arm.policy))} for arm in arms],
+        "arms": [{"arm": arm, "yaml": dump_yaml(without_empty(arm.policy))} for arm in arms],
         "matrix": _matrix(arms, runs),
         "repeats": sorted({run.arm_run.repeat for run in runs}),
         "message": experiment_message(request.user, experiment_id),
@@ -177,7 +174,7 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
         "comparisons": comparisons(experiment),
         "plots": _plots(experiment, arms, runs),
         "charts": chart_data(),
-        "yaml": dump(brief(experiment.spec)),
+        "yaml": dump_yaml(_brief(experiment.spec)),
         "failed": [run for run in runs if run.state in ("failed", "lost")],
         "overlay": _overlay(arms, runs),
     }
@@ -275,6 +272,6 @@ def notes(request: HttpRequest, experiment_id: str) -> HttpResponse:
 def spec_file(request: HttpRequest, experiment_id: str) -> HttpResponse:
     """The experiment as a file for the command line."""
     experiment = _found(request, experiment_id)
-    response = HttpResponse(dump(brief(experiment.spec)), content_type="application/yaml; charset=utf-8")
+    response = HttpResponse(dump_yaml(_brief(experiment.spec)), content_type="application/yaml; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{experiment.pk}.yaml"'
     return response

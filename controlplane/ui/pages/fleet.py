@@ -15,7 +15,7 @@ from controlplane.runs.lifecycle import LEASED_STATES, WAITING_STATES
 from controlplane.runs.models import Run
 from controlplane.ui.acting import act
 from controlplane.ui.comparing import differences
-from controlplane.ui.editor import dump
+from scheduler_core.spec.yamltext import dump_yaml
 
 
 @login_required
@@ -86,7 +86,7 @@ def profile(request: HttpRequest, profile_id: str) -> HttpResponse:
     context: dict[str, Any] = {
         "profile": found,
         "data": found.data,
-        "yaml": dump(found.data),
+        "yaml": dump_yaml(found.data),
         "other": others[0] if others else None,
         "changes": differences(others[0].data, found.data) if others else [],
     }

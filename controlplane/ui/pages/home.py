@@ -10,8 +10,8 @@ from controlplane.experiments import selectors
 from controlplane.experiments.models import Experiment
 from controlplane.experiments.services import submit_experiment
 from controlplane.ui.acting import act
-from controlplane.ui.editor import load
 from controlplane.ui.first import first_experiment_text
+from scheduler_core.spec.yamltext import load_mapping
 
 _OPEN = (Experiment.Status.QUEUED, Experiment.Status.RUNNING)
 SHOWN = 6
@@ -39,7 +39,7 @@ def run_first(request: HttpRequest) -> HttpResponse:
     made: list[Experiment] = []
 
     def submit() -> None:
-        made.append(submit_experiment(owner=person, data=load(first_experiment_text())))
+        made.append(submit_experiment(owner=person, data=load_mapping(first_experiment_text())))
 
     response = act(request, submit, done="The first experiment is queued. Watch it run below.", then="home")
     if made:

@@ -12,15 +12,15 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from controlplane.access import may_change, require_change, require_person
 from controlplane.policies import selectors, services
 from controlplane.policies.models import Policy, PolicyVersion
+from controlplane.specs import brief
 from controlplane.ui.acting import REFUSALS, act
 from controlplane.ui.comparing import differences, other_version
-from controlplane.ui.editor import Editor, dump, posted, refuse
+from controlplane.ui.editor import Editor, posted, refuse
 from controlplane.ui.listing import Filter, listing
 from controlplane.ui.setting import policy_setting
 from scheduler_core.policies.manifests import Manifest, manifests
-from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import SECTIONS, PolicySpec
-from scheduler_core.types.errors import InputError
+from scheduler_core.spec.yamltext import dump_yaml
 
 SECTION_TITLES = {
     "order": "Request order",
@@ -97,7 +97,7 @@ def edit(request: HttpRequest, policy_id: str) -> HttpResponse:
     title = f"New version of {policy.name}"
     if request.method != "POST":
         newest = policy.versions.first()
-        editor = Editor(PolicySpec, policy_setting(), brief(newest.spec) if newest else {})
+        editor = Editor(PolicySpec, policy_setting(), brief(PolicySpec, newest.spec) if newest else {})
         return _edit_page(request, editor, title=title, policy=policy)
     editor = _posted(request)
     if editor.acts:
@@ -119,7 +119,7 @@ def _start(request: HttpRequest) -> dict[str, Any]:
     if source := request.GET.get("from"):
         version = selectors.versions_visible_to(request.user).filter(pk=source).first()
         if version is not None:
-            return brief(version.spec)
+            return brief(PolicySpec, version.spec)
     preset = request.GET.get("preset", "")
     return {"policy": preset if preset in manifests() else "vllm_v1"}
 
@@ -139,15 +139,6 @@ def _edit_page(
     }
     status = 422 if request.method == "POST" and editor.problems and editor.action == "save" else 200
     return render(request, "policies/edit.html", context, status=status)
-
-
-def brief(spec: dict[str, Any]) -> dict[str, Any]:
-    """A stored spec without what was not set."""
-    try:
-        read = parse(PolicySpec, spec)
-    except InputError:
-        return dict(spec)
-    return read.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
 
 
 @login_required
@@ -174,7 +165,7 @@ def version(request: HttpRequest, policy_id: str, number: int) -> HttpResponse:
         "versions": versions,
         "other": other,
         "changes": differences(other.resolved, found.resolved) if other else [],
-        "yaml": dump(brief(found.spec)),
+        "yaml": dump_yaml(brief(PolicySpec, found.spec)),
         "manifest": manifests().get(str(found.spec.get("policy", ""))),
         "resolved": _resolved_sections(found),
         "uses": list(arms[:20]),
@@ -185,7 +176,7 @@ def version(request: HttpRequest, policy_id: str, number: int) -> HttpResponse:
 
 def _resolved_sections(version: PolicyVersion) -> list[dict[str, Any]]:
     """Every setting in force, and whether it was written or is the preset's default."""
-    written = brief(version.spec)
+    written = brief(PolicySpec, version.spec)
     answer = []
     for section in SECTIONS:
         values = {key: value for key, value in (version.resolved.get(section) or {}).items() if value is not None}

@@ -16,9 +16,10 @@ from controlplane.runs.lifecycle import LEASED_STATES, TERMINAL_STATES, WAITING_
 from controlplane.runs.models import Run
 from controlplane.ui.acting import act
 from controlplane.ui.charts import chart_data
-from controlplane.ui.editor import dump, without_empty
+from controlplane.ui.editor import without_empty
 from controlplane.ui.listing import Filter, equals, listing
 from controlplane.ui.readings import metric_title
+from scheduler_core.spec.yamltext import dump_yaml
 
 HEADLINES = (
     "ttft_p95_ms",
@@ -82,7 +83,7 @@ def detail(request: HttpRequest, run_id: str) -> HttpResponse:
         "artifacts": artifacts,
         "segments": segments,
         "segment_bytes": sum(item.bytes for item in segments),
-        "inputs": dump(without_empty(run.job)),
+        "inputs": dump_yaml(without_empty(run.job)),
         "charts": chart_data(),
         "headlines": HEADLINES,
         **_summary(run),

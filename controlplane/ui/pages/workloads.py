@@ -10,16 +10,18 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from controlplane.access import may_change, require_change, require_person
+from controlplane.specs import brief
 from controlplane.ui.acting import REFUSALS, act
 from controlplane.ui.comparing import differences, other_version
 from controlplane.ui.drawing import arrival_curve, quantile_curve
-from controlplane.ui.editor import Editor, dump, posted, refuse
+from controlplane.ui.editor import Editor, posted, refuse
 from controlplane.ui.listing import Filter, listing
 from controlplane.ui.setting import workload_setting
 from controlplane.workloads import selectors, services
 from controlplane.workloads.models import Workload
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.workload import WorkloadSpec
+from scheduler_core.spec.yamltext import dump_yaml
 from scheduler_core.types.errors import InputError
 
 STARTING = {"profile": "azure-2023-conv", "rate_rps": 2, "requests": 200}
@@ -72,7 +74,7 @@ def edit(request: HttpRequest, workload_id: str) -> HttpResponse:
     title = f"New version of {workload.name}"
     if request.method != "POST":
         newest = workload.versions.first()
-        data = brief(newest.spec) if newest else dict(STARTING)
+        data = brief(WorkloadSpec, newest.spec) if newest else dict(STARTING)
         return _edit_page(request, Editor(WorkloadSpec, workload_setting(person), data), title=title, workload=workload)
     editor = _posted(request)
     if editor.acts and editor.action == "save":
@@ -96,7 +98,7 @@ def _start(request: HttpRequest) -> dict[str, Any]:
     if source := request.GET.get("from"):
         version = selectors.versions_visible_to(request.user).filter(pk=source).first()
         if version is not None:
-            return brief(version.spec)
+            return brief(WorkloadSpec, version.spec)
     return dict(STARTING)
 
 
@@ -135,15 +137,6 @@ def _figures(preview: dict[str, Any] | None) -> dict[str, Any]:
     return {"preview": preview, "figures": figures}
 
 
-def brief(spec: dict[str, Any]) -> dict[str, Any]:
-    """A stored spec without what are defaults anyway: what a person would have written."""
-    try:
-        read = parse(WorkloadSpec, spec)
-    except InputError:
-        return dict(spec)
-    return read.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-
-
 @login_required
 @require_safe
 def latest(request: HttpRequest, workload_id: str) -> HttpResponse:
@@ -167,8 +160,8 @@ def version(request: HttpRequest, workload_id: str, number: int) -> HttpResponse
         "version": found,
         "versions": versions,
         "other": other,
-        "changes": differences(brief(other.spec), brief(found.spec)) if other else [],
-        "yaml": dump(brief(found.spec)),
+        "changes": differences(brief(WorkloadSpec, other.spec), brief(WorkloadSpec, found.spec)) if other else [],
+        "yaml": dump_yaml(brief(WorkloadSpec, found.spec)),
         "uses": list(found.experiments.select_related("owner").order_by("-created_at")[:20]),
         "may_change": may_change(request.user, found.workload),
         **_figures(found.plan.preview),

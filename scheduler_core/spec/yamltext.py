@@ -1,0 +1,75 @@
+"""YAML (JSON is a part of it) as people write it, to plain data and back; the same rules for every way in."""
+
+from typing import Any
+
+import yaml
+
+from scheduler_core.types.errors import InputError, Problem
+
+MAX_DEPTH = 40  # deeper than any spec is nested
+
+
+class _NoAliasLoader(yaml.SafeLoader):
+    """Safe YAML without aliases: a short text cannot unfold into a huge value."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # missing in the stubs
+            raise yaml.MarkedYAMLError(problem="aliases are not accepted here", problem_mark=mark)
+        return super().compose_node(parent, index)
+
+
+class _NoAliasDumper(yaml.SafeDumper):
+    """What is written can be read back by `_NoAliasLoader`, even where one value stands in two places."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def load_yaml(text: str, *, aliases: bool = False) -> Any:
+    """The plain data that ``text`` says. ``aliases`` is for a person's own files alone; see `_NoAliasLoader`.
+
+    Raises:
+        InputError: it cannot be read, with its line where that is known, or is nested too deeply.
+    """
+    try:
+        data = yaml.load(text, Loader=yaml.SafeLoader if aliases else _NoAliasLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}" if mark else ""
+        reason = getattr(error, "problem", None) or error
+        raise InputError([Problem(where, f"not readable as YAML: {reason}")]) from None
+    except RecursionError:
+        raise InputError([Problem("", "nested too deeply")]) from None
+    if nested_too_deeply(data):
+        raise InputError([Problem("", "nested too deeply")])
+    return data
+
+
+def load_mapping(text: str, *, aliases: bool = False) -> dict[str, Any]:
+    """As `load_yaml`, for a text whose outermost value must be keys with values, as every spec is."""
+    data = load_yaml(text, aliases=aliases)
+    if not isinstance(data, dict):
+        raise InputError([Problem("", f"expected keys and values, such as name: first; got {type(data).__name__}")])
+    return data
+
+
+def dump_yaml(data: dict[str, Any]) -> str:
+    """Plain data as YAML, in the order of its keys."""
+    return yaml.dump(data, Dumper=_NoAliasDumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def nested_too_deeply(data: object) -> bool:
+    """Whether lists and mappings lie in one another more than `MAX_DEPTH` deep."""
+    level = [data]
+    for _ in range(MAX_DEPTH + 1):
+        level = [item for value in level for item in _members(value)]
+        if not level:
+            return False
+    return True
+
+
+def _members(value: object) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []

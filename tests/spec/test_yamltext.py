@@ -1,0 +1,67 @@
+"""YAML as every way in reads and writes it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from scheduler_core.spec.yamltext import MAX_DEPTH, dump_yaml, load_mapping, load_yaml
+from scheduler_core.types.errors import InputError
+
+POLICY = {"policy": "vllm_v1", "batch": {"token_budget": 2048}, "cache": {"blocks": 64}}
+
+
+def test_yaml_and_json_say_one_thing() -> None:
+    yaml = "policy: vllm_v1\nbatch: {token_budget: 2048}\ncache: {blocks: 64}\n"
+    assert load_mapping(yaml) == load_mapping(json.dumps(POLICY)) == load_mapping(dump_yaml(POLICY)) == POLICY
+
+
+def test_keys_keep_their_order_and_letters_their_looks() -> None:
+    assert dump_yaml({"b": 1, "a": "größer"}) == "b: 1\na: größer\n"
+
+
+def test_a_value_in_two_places_is_written_out_twice() -> None:
+    shared = {"size": 1}
+    assert load_mapping(dump_yaml({"a": shared, "b": shared})) == {"a": shared, "b": shared}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: [1", "line 1: not readable as YAML"),
+        ("a: [1,\nb: 2}", "line 2: not readable as YAML"),
+        ("- 1\n- 2\n", "expected keys and values, such as name: first; got list"),
+        ("", "expected keys and values, such as name: first; got NoneType"),
+        ("just words", "expected keys and values, such as name: first; got str"),
+        ("policy: !!python/object/apply:os.system ['true']", "line 1: not readable as YAML: could not determine a"),
+        ("a: &a [1, 1]\nb: [*a, *a]\n", "line 2: not readable as YAML: aliases are not accepted here"),
+        ("a: &a [*a]", "line 1: not readable as YAML: aliases are not accepted here"),
+        ("a: \x00", "not readable as YAML"),
+        ("[" * 5000, "nested too deeply"),
+    ],
+)
+def test_text_that_says_nothing_is_refused_with_its_line(text: str, problem: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_mapping(text)
+    assert str(caught.value).startswith(problem)
+
+
+def test_a_person_s_own_file_may_use_aliases() -> None:
+    assert load_mapping("a: &a {x: 1}\nb: *a\n", aliases=True) == {"a": {"x": 1}, "b": {"x": 1}}
+
+
+def test_an_endless_value_is_refused_where_aliases_are_accepted() -> None:
+    with pytest.raises(InputError, match="nested too deeply"):
+        load_yaml("a: &a [*a]", aliases=True)
+
+
+def test_depth_is_bounded() -> None:
+    def nested(depth: int) -> str:
+        return "[" * depth + "]" * depth
+
+    value: Any = load_yaml(nested(MAX_DEPTH))
+    for _ in range(MAX_DEPTH - 1):
+        (value,) = value
+    assert value == []
+    with pytest.raises(InputError, match="nested too deeply"):
+        load_yaml(nested(MAX_DEPTH + 2))
