@@ -6,8 +6,9 @@ from pathlib import Path
 
 from headway.config import cache_folder
 from scheduler_core.spec.parse import parse
+from scheduler_core.spec.profiles import choose_profile, reference_profiles
 from scheduler_core.spec.target import Profile
-from scheduler_core.types.errors import InputError, Problem
+from scheduler_core.types.errors import InputError
 
 
 def keep(profile: Profile) -> Path:
@@ -42,13 +43,6 @@ def choose(name: str) -> tuple[Profile, str]:
     Raises:
         InputError: there is none of that name; the message lists those there are.
     """
-    from scheduler_core.sim.profiles import reference_profiles
-
-    candidates = [(profile, "calibrated on this machine") for profile in kept()]
-    candidates += [(profile, "bundled reference") for profile in reference_profiles()]
-    for profile, origin in candidates:
-        if name in ("auto", profile.name):
-            return profile, origin
-    known = ", ".join(profile.name for profile, _ in candidates) or "none"
-    message = f"there is no profile {name!r}; known here: {known}. Make one with: headway calibrate --name {name}"
-    raise InputError([Problem("target.modelled.profile", message)])
+    profile = choose_profile(name, kept(), where="target.modelled.profile")
+    bundled = profile in reference_profiles()
+    return profile, "bundled reference" if bundled else "calibrated on this machine"

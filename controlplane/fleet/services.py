@@ -15,9 +15,9 @@ from controlplane.runs.models import Run
 from controlplane.runs.services import queue_run
 from controlplane.runs.services.queueing import check_quota
 from controlplane.specs import parse_name
-from scheduler_core.sim.profiles import reference_profiles
 from scheduler_core.spec import target as spec
 from scheduler_core.spec.parse import parse
+from scheduler_core.spec.profiles import choose_profile
 from scheduler_core.types.errors import InputError, Problem
 
 WORKER_FORGET_AFTER = timedelta(days=7)
@@ -66,27 +66,14 @@ def device_kind_of(target: spec.TargetSpec) -> str:
     return "cuda" if live_workers().filter(device_kind="cuda").exists() else "cpu"
 
 
-def resolve_profile(*, name: str, model: str | None = None, where: str = "profile") -> spec.Profile:
-    """The profile a modelled target runs on: by name, or for ``auto`` the newest one, of ``model`` if given.
+def resolve_profile(*, name: str, where: str = "profile") -> spec.Profile:
+    """The profile a modelled target runs on: the newest of that name, or for ``auto`` the newest one.
 
-    Calibrations of this installation come before bundled reference profiles. `InputError` at ``where`` says how to
-    calibrate when there is none.
+    Calibrations of this installation come before bundled reference profiles. `InputError` at ``where`` when there is
+    none.
     """
-    measured = Profile.objects.order_by("-created_at")
-    if name != "auto":
-        measured = measured.filter(name=name)
-    for row in measured.iterator():
-        found = spec.Profile.model_validate(row.data)
-        if model is None or found.model == model:
-            return found
-    for found in reference_profiles():
-        if (name in ("auto", found.name)) and (model is None or found.model == model):
-            return found
-    known = sorted({*Profile.objects.values_list("name", flat=True), *(p.name for p in reference_profiles())})
-    wanted = f"no profile named {name!r}" if name != "auto" else f"no profile for {model or 'any model'}"
-    raise InputError(
-        [Problem(where, f"{wanted}; known: {', '.join(known) or 'none'}. Calibrate this machine to make one")]
-    )
+    rows = Profile.objects.order_by("-created_at").iterator()
+    return choose_profile(name, (spec.Profile.model_validate(row.data) for row in rows), where=where)
 
 
 # --- calibration ----------------------------------------------------------------------------------------------------

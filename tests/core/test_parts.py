@@ -18,7 +18,7 @@ from scheduler_core.request.progress import Progress
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.waiting import WaitingQueue
 from scheduler_core.sim.cost import StepCost
-from scheduler_core.sim.profiles import reference_profiles
+from scheduler_core.spec.profiles import reference_profiles
 from scheduler_core.testing.builders import Stepper, play, policy_spec, profile, request
 from scheduler_core.types.errors import CallerError, ExecutorError, InputError, LawError
 from scheduler_core.types.plan import GrantResult, StepResult

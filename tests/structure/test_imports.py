@@ -32,7 +32,6 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "scheduler_core.types",
         "scheduler_core.spec",
         "scheduler_core.policies.manifests",
-        "scheduler_core.sim.profiles",  # bundled profiles: plain data
         "scheduler_core.workload",
         "scheduler_core.evidence",
         "scheduler_core.verdict",
