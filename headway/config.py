@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler_core.files import whole
 from scheduler_core.types.errors import InputError, Problem
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -45,13 +46,12 @@ def save(chosen: Connection) -> Path:
     """Keep a connection, readable by this person only; the file."""
     path = config_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        # A JSON string is a TOML basic string.
-        stream.write(f"url = {json.dumps(chosen.url)}\ntoken = {json.dumps(chosen.token)}\n")
-    partial.replace(path)
+    with whole(path) as partial:
+        partial.unlink(missing_ok=True)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            # A JSON string is a TOML basic string.
+            stream.write(f"url = {json.dumps(chosen.url)}\ntoken = {json.dumps(chosen.token)}\n")
     return path
 
 

@@ -1,12 +1,12 @@
 """Downloading an experiment with its evidence into a folder."""
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from headway.client import Client
+from scheduler_core.files import partial_path, sha256_of
 from scheduler_core.types.errors import HeadwayError, InputError, Problem
 
 
@@ -25,7 +25,7 @@ def export(client: Client, experiment_id: str, folder: Path) -> int:
     """
     if folder.exists():
         raise InputError([Problem(str(folder), "exists already; name a new folder with --to")])
-    partial = folder.with_name(folder.name + ".partial")
+    partial = partial_path(folder)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
@@ -60,6 +60,5 @@ def _write(path: Path, data: Any) -> None:
 def _download(client: Client, row: dict[str, Any], path: Path) -> None:
     with path.open("wb") as sink:
         client.download(row["url"], sink)
-    with path.open("rb") as stream:
-        if hashlib.file_digest(stream, "sha256").hexdigest() != row["sha256"]:
-            raise DamagedError(f"{path.name}: the download does not match its recorded checksum; try again")
+    if sha256_of(path) != row["sha256"]:
+        raise DamagedError(f"{path.name}: the download does not match its recorded checksum; try again")

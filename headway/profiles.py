@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from headway.config import cache_folder
+from scheduler_core.files import write_json
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.profiles import choose_profile, reference_profiles
 from scheduler_core.spec.target import Profile
@@ -16,9 +17,7 @@ def keep(profile: Profile) -> Path:
     folder = cache_folder() / "profiles"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', profile.name)}.json"
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(profile.canonical(), indent=1), encoding="utf-8")
-    partial.replace(path)
+    write_json(path, profile.canonical())
     return path
 
 

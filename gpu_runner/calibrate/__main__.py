@@ -1,7 +1,6 @@
 """``python -m gpu_runner.calibrate JOB.json`` (see `scheduler_core.spec.job`), or with options, for use by hand."""
 
 import argparse
-import hashlib
 import json
 import logging
 import signal
@@ -11,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from gpu_runner.calibrate.profile import Stopped, calibrate, write_profile
+from gpu_runner.calibrate.profile import Stopped, calibrate
 from gpu_runner.engine.settings import DEVICES, DTYPES, EngineSettings
+from scheduler_core.files import write_json
 from scheduler_core.spec.job import (
     ArtifactMessage,
     CalibrationJob,
@@ -103,7 +103,7 @@ def _attempt(
         say(StateMessage(state="running"))
         profile = calibrate(settings, seconds=seconds, name=name, progress=_Reporter(say, seconds), stop=stop)
         say(StateMessage(state="finalising"))
-        write_profile(profile, out)
+        write_json(out, profile.canonical())
     except Stopped as stopped:
         return ResultMessage(outcome="cancelled", reason=str(stopped))
     except HeadwayError as error:
@@ -113,8 +113,7 @@ def _attempt(
     except Exception as error:  # the process boundary: a fault must become a reason, never a silent death
         _log.exception("calibration %s failed", name)
         return ResultMessage(outcome="failed", reason=f"internal fault: {type(error).__name__}: {error}")
-    data = out.read_bytes()
-    say(ArtifactMessage(name=out.name, file=str(out), bytes=len(data), sha256=hashlib.sha256(data).hexdigest()))
+    say(ArtifactMessage.of(out))
     return ResultMessage(outcome="succeeded", reason=_sentence(profile))
 
 

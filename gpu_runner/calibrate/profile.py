@@ -4,7 +4,6 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from gpu_runner.calibrate.fit import fit
 from gpu_runner.calibrate.grid import Point, points
@@ -58,13 +57,6 @@ def calibrate(
     host = measure_host(executor)
     progress(1.0)
     return _profile(name, executor, report, steps, host)
-
-
-def write_profile(profile: Profile, path: Path) -> None:
-    """Write ``profile`` as JSON by way of a temporary name beside ``path``."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(profile.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
 
 
 def _measure(bench: Bench, grid: list[Point], ends: float, progress: OnProgress, stop: Stop) -> list[Measured]:

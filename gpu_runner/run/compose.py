@@ -1,6 +1,5 @@
 """The composition root: plays one arrival plan through one policy on one target and leaves audited evidence."""
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable
@@ -141,9 +140,7 @@ class _Run:
             warmup_share=self.job.warmup_share,
         )
         for path in sorted(set(self.folder.iterdir()) - before):
-            data = path.read_bytes()
-            digest = hashlib.sha256(data).hexdigest()
-            self.emit(ArtifactMessage(name=path.name, file=str(path), bytes=len(data), sha256=digest))
+            self.emit(ArtifactMessage.of(path))
         return summary
 
     def _sample_interval_ns(self, plan: ArrivalPlan) -> int:

@@ -1,10 +1,8 @@
 """From the records of a run to its tables, audit and summary, in one pass."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from scheduler_core.evidence.audit import Audit
 from scheduler_core.evidence.benchmark import benchmark
@@ -19,6 +17,7 @@ from scheduler_core.evidence.run_tables import GapSource, RunTables, StepTotals,
 from scheduler_core.evidence.schema import AuditReport, Figure, RunSummary
 from scheduler_core.evidence.slo import tier_summaries
 from scheduler_core.evidence.tables import gaps_table, steps_table
+from scheduler_core.files import write_json
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.errors import ExecutorError
 from scheduler_core.types.reasons import Outcome
@@ -77,13 +76,6 @@ def summarise(
     held = gaps.take()
     tables = folding.tables(started, rows, tiers, lambda: [(held["request"], held["gap_ns"] / NS_PER_MS)])
     return folding.summary(tables, (arm, repeat))
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write ``data`` to ``path`` by way of a temporary name beside it."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    partial.replace(path)
 
 
 class _Dropped:

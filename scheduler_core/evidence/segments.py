@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from scheduler_core.files import PARTIAL, partial_path
 from scheduler_core.types.errors import CallerError, InputError, Problem
 from scheduler_core.types.records import KINDS, SCHEMA, Record, RunStarted, decode
 
-PARTIAL = ".partial"
 _FIELDS = {cls: tuple(item.name for item in fields(cls)) for cls in KINDS.values()}
 
 
@@ -83,7 +83,7 @@ class SegmentWriter:
         self._count = 0
         self._bytes = 0
         self._digest = hashlib.sha256()
-        self._stream = self._path().with_name(self._path().name + PARTIAL).open("wb")
+        self._stream = partial_path(self._path()).open("wb")
         self._append(json.dumps({**(self._head or {}), "number": self._number}).encode() + b"\n")
 
     def _append(self, line: bytes) -> None:
@@ -102,7 +102,7 @@ class SegmentWriter:
         self._stream.close()
         self._stream = None
         path = self._path()
-        path.with_name(path.name + PARTIAL).replace(path)
+        partial_path(path).replace(path)
         if self._on_closed is not None:
             self._on_closed(SegmentInfo(self._number, path, self._bytes, self._count, self._digest.hexdigest()))
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from scheduler_core.evidence.columns import MISSING, Codes, IntRows, Ints
 from scheduler_core.evidence.fold import GAP_INTS, STEP_INTS, Labels
 from scheduler_core.evidence.schema import Absence
+from scheduler_core.files import partial_path
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.time import NS_PER_MS
 
@@ -84,7 +85,7 @@ class TableWriter:
 
     def __init__(self, path: Path, metadata: Mapping[str, str]) -> None:
         self.path = path
-        self._partial = path.with_name(path.name + ".partial")
+        self._partial = partial_path(path)
         self._metadata = {_VERSION_KEY: TABLES_SCHEMA.encode()}
         self._metadata |= {key.encode(): value.encode() for key, value in metadata.items()}
         self._writer: Any = None

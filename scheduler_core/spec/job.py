@@ -5,10 +5,12 @@ standard output: the `Message` kinds below. Standard error is its log. The exit 
 ``succeeded``, else 1. SIGTERM asks it to stop: it ends the run ``cancelled``, keeping what was measured.
 """
 
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, TypeAdapter
 
+from scheduler_core.files import sha256_of
 from scheduler_core.spec.base import PositiveFloat, PositiveInt, Seed, Spec
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Profile, TargetSpec, TorchTarget
@@ -90,6 +92,11 @@ class ArtifactMessage(Spec):
     file: str
     bytes: int
     sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """The message that announces the finished file ``path``."""
+        return cls(name=path.name, file=str(path), bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
 class ResultMessage(Spec):

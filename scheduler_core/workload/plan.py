@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from scheduler_core.files import whole
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import InputError, Problem
 
@@ -54,14 +55,16 @@ class ArrivalPlan:
             yield json.dumps(values, separators=(",", ":"), ensure_ascii=True)
 
     def write(self, path: Path) -> None:
-        """Write to ``path`` (gzip of JSON lines), by way of a temporary name beside it."""
-        partial = path.with_name(path.name + ".partial")
+        """Write to ``path`` (gzip of JSON lines), whole or not at all."""
         head = {"format": FORMAT, "block_size": self.block_size, "digest": self.digest, "notes": list(self.notes)}
-        with partial.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as stream:
+        with (
+            whole(path) as partial,
+            partial.open("wb") as raw,
+            gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as stream,
+        ):
             stream.write(json.dumps(head).encode() + b"\n")
             for row in self._rows():
                 stream.write(row.encode() + b"\n")
-        partial.replace(path)
 
     @classmethod
     def read(cls, path: Path) -> "ArrivalPlan":

@@ -10,16 +10,17 @@ from tests.structure.sources import Source, imports, sources, under
 CORE = "scheduler_core"
 # Part of the core -> the other parts it may import.
 CORE_PARTS: dict[str, tuple[str, ...]] = {
+    "files": (),
     "types": (),
-    "spec": ("types",),
+    "spec": ("files", "types"),
     "request": ("types",),
     "kv": ("types", "request"),
     "sched": ("types", "request", "kv"),
     "policies": ("types", "spec", "request", "kv", "sched"),
     "drive": ("types", "spec", "request", "kv", "sched"),
     "sim": ("types", "spec", "request", "kv", "sched", "drive"),
-    "workload": ("types", "spec"),
-    "evidence": ("types", "spec"),
+    "workload": ("files", "types", "spec"),
+    "evidence": ("files", "types", "spec"),
     "verdict": ("types", "spec", "evidence"),
     "testing": ("types", "spec", "request", "kv", "sched", "policies", "drive", "sim", "workload", "evidence"),
 }

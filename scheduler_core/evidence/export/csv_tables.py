@@ -3,23 +3,22 @@
 from pathlib import Path
 
 from scheduler_core.evidence.tables import open_table
+from scheduler_core.files import whole
 
 
 def write_csv(table: Path, target: Path) -> Path:
-    """Write the Parquet table ``table`` to ``target``, by way of a temporary name; an absent value is an empty cell."""
+    """Write the Parquet table ``table`` to ``target``, whole or not at all; an absent value is an empty cell."""
     import pyarrow as pa
     from pyarrow import csv
 
     file = open_table(table)
-    partial = target.with_name(target.name + ".partial")
     flat = pa.schema([pa.field(item.name, _plain(item.type)) for item in file.schema_arrow])
     lists = [item.name for item in file.schema_arrow if pa.types.is_list(item.type)]
     if lists:
         raise ValueError(f"{table.name} holds lists ({', '.join(lists)}) and has no CSV form")
-    with csv.CSVWriter(partial, flat) as writer:
+    with whole(target) as partial, csv.CSVWriter(partial, flat) as writer:
         for group in range(file.num_row_groups):
             writer.write_table(file.read_row_group(group).cast(flat))
-    partial.replace(target)
     return target
 
 

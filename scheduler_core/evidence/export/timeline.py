@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler_core.evidence.critical_path import critical_path
+from scheduler_core.files import whole
 from scheduler_core.types.errors import InputError
 from scheduler_core.types.records import Arrived, Finished, Preempted, Record, RunStarted, Step
 from scheduler_core.types.time import NS_PER_US, Ns
@@ -21,13 +22,11 @@ MOST_REQUESTS = 200
 def write_timeline(records: Iterable[Record], target: Path, *, most_requests: int = MOST_REQUESTS) -> Path:
     """Write the timeline of a run; the paths of the first ``most_requests`` requests are drawn, all steps are."""
     held = list(records)
-    partial = target.with_name(target.name + ".partial")
-    with partial.open("w", encoding="utf-8") as stream:
+    with whole(target) as partial, partial.open("w", encoding="utf-8") as stream:
         stream.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         for place, event in enumerate(events(held, most_requests)):
             stream.write((",\n" if place else "") + json.dumps(event, separators=(",", ":")))
         stream.write("\n]}\n")
-    partial.replace(target)
     return target
 
 
