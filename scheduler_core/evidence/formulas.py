@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise, repeat
 
-from scheduler_core.evidence.quantiles import quantile
+from scheduler_core.types.quantile import quantile
 
 
 @dataclass(frozen=True, slots=True)

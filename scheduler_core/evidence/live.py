@@ -5,10 +5,10 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Protocol
 
-from scheduler_core.evidence.quantiles import quantile
 from scheduler_core.spec.job import Sample
 from scheduler_core.types.intervals import COMPUTE
 from scheduler_core.types.plan import Phase
+from scheduler_core.types.quantile import quantile
 from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted, Record, Step
 from scheduler_core.types.time import NS_PER_S, Ns, ms_from_ns, s_from_ns
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from scheduler_core.evidence.quantiles import Ascending, marked_below, quantile, shortest_for
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Absence, Figure
+from scheduler_core.types.quantile import Ascending, quantile
 
 Better = Literal["lower", "higher", "none"]
 Scope = Literal["request", "run", "pool", "step"]
@@ -51,6 +51,21 @@ def tail(values: Ascending, share: float, unit: str = "ms") -> Figure:
         return absent(unit, Absence.FAILED, "infinite: too many offered requests did not finish", count)
     few = count < marked_below(share)
     return present(value, unit, count, f"few samples: {count}, trust from {marked_below(share)}" if few else "")
+
+
+def shortest_for(share: float) -> int:
+    """Samples below which a tail quantile is withheld: 100 for p99, 20 for p95, else 1."""
+    if share >= 0.99:
+        return 100
+    return 20 if share >= 0.95 else 1
+
+
+def marked_below(share: float) -> int:
+    """Samples below which a quantile is shown but marked.
+
+    300 for p99: with 299 samples the largest bounds the true p99 at 95 % confidence.
+    """
+    return 300 if share >= 0.99 else 0
 
 
 def quantile_rule(share: float) -> SampleRule:

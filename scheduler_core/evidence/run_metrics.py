@@ -6,9 +6,9 @@ import numpy as np
 
 from scheduler_core.evidence.columns import MISSING
 from scheduler_core.evidence.metric import Better, Metric, Scope
-from scheduler_core.evidence.quantiles import quantile
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Absence, Figure
+from scheduler_core.types.quantile import quantile
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.time import NS_PER_MS
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.fold import STEP_INTS, TakesRow, Window
-from scheduler_core.evidence.quantiles import quantile
 from scheduler_core.evidence.requests import Floats, Requests
 from scheduler_core.evidence.slo import Attainment, attainment
 from scheduler_core.evidence.tables import Mask, open_table
 from scheduler_core.spec.workload import Tier
+from scheduler_core.types.quantile import quantile
 from scheduler_core.types.records import RunStarted
 from scheduler_core.types.time import Ns
 

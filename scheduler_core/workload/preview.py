@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from scheduler_core.types.quantile import quantile
 from scheduler_core.types.time import NS_PER_S, s_from_ns
 from scheduler_core.workload.plan import ArrivalPlan
 from scheduler_core.workload.traces.data import same_instants
@@ -55,15 +56,8 @@ def _curve(times: Sequence[int], span_ns: int) -> dict[str, Any]:
 
 
 def _quantiles(values: Sequence[int]) -> dict[str, float]:
-    """Quantiles with linear interpolation between order statistics."""
     ordered = sorted(values)
-    found = {}
-    for share in QUANTILES:
-        place = share * (len(ordered) - 1)
-        low = int(place)
-        high = min(low + 1, len(ordered) - 1)
-        found[f"p{share * 100:g}"] = ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-    return found
+    return {f"p{share * 100:g}": quantile(ordered, share) for share in QUANTILES}
 
 
 def _shares(names: Iterable[str]) -> dict[str, int]:

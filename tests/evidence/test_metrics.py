@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.evidence.metrics import METRICS
-from scheduler_core.evidence.quantiles import quantile
 from scheduler_core.evidence.schema import Absence, RunSummary
 from scheduler_core.evidence.tables import read_table
 from scheduler_core.spec.goal import MetricName
+from scheduler_core.types.quantile import quantile
 from scheduler_core.types.records import Loaded
 from tests.evidence.played import summarise
 from tests.evidence.scenes import Scene, ns, recomputed

@@ -27,18 +27,3 @@ def quantile(values: Ascending, share: float) -> float:
     if part == 0 or math.isinf(below):
         return below
     return below + (float(values[low + 1]) - below) * part
-
-
-def shortest_for(share: float) -> int:
-    """Samples below which a tail quantile is withheld: 100 for p99, 20 for p95, else 1."""
-    if share >= 0.99:
-        return 100
-    return 20 if share >= 0.95 else 1
-
-
-def marked_below(share: float) -> int:
-    """Samples below which a quantile is shown but marked.
-
-    300 for p99: with 299 samples the largest bounds the true p99 at 95 % confidence.
-    """
-    return 300 if share >= 0.99 else 0
