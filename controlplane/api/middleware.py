@@ -35,7 +35,7 @@ class ApiErrors(MiddlewareMixin):
     def process_request(self, request: HttpRequest) -> HttpResponseBase | None:
         if not request.path_info.startswith(API_PREFIX):
             return None
-        if "\x00" in request.path_info:
+        if "\x00" in request.path_info or "%00" in request.META.get("QUERY_STRING", ""):
             return self._problem(request, 404, "")  # nothing has such a name, and PostgreSQL cannot even look for it
         if request.path_info.endswith("/"):
             request.path_info = request.path_info.rstrip("/")  # both spellings of a URL reach the one view

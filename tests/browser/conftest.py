@@ -15,8 +15,9 @@ WIDE = {"width": 1280, "height": 900}
 NARROW = {"width": 390, "height": 844}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """Per module: while Playwright is open its event loop runs, and Django refuses database work to later tests."""
     path = system_browser() or installed_browser()
     if path is None:
         pytest.skip("no Chromium here: install Debian's chromium, or run python -m playwright install chromium")
@@ -26,7 +27,7 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     started = Stack(tmp_path_factory.mktemp("browser") / "home")
     try:
@@ -59,7 +60,7 @@ class Visitor:
         return self.page
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def state(chromium: Browser, stack: Stack) -> Any:
     """Cookies after signing in with the one-time link that the terminal shows."""
     found = re.search(r"http://127\.0\.0\.1:\d+(/sign-in/\S+)", stack.said())
