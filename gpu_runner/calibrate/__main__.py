@@ -1,17 +1,15 @@
 """``python -m gpu_runner.calibrate JOB.json`` (see `scheduler_core.spec.job`), or with options, for use by hand."""
 
 import argparse
-import json
 import logging
-import signal
+import math
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 from gpu_runner.calibrate.profile import Stopped, calibrate
 from gpu_runner.engine.settings import DEVICES, DTYPES, EngineSettings
+from gpu_runner.process import AskedToStop, Deadline, Emit, emit, log_to_stderr, read_job, told
 from scheduler_core.files import write_json
 from scheduler_core.spec.job import (
     ArtifactMessage,
@@ -21,9 +19,8 @@ from scheduler_core.spec.job import (
     ResultMessage,
     StateMessage,
 )
-from scheduler_core.spec.parse import parse
 from scheduler_core.spec.target import Profile
-from scheduler_core.types.errors import HeadwayError, InputError
+from scheduler_core.types.errors import HeadwayError
 
 _QUICK_S = 8.0
 _PROPER_S = 40.0
@@ -31,26 +28,10 @@ _REPORT_EVERY_S = 0.5
 _log = logging.getLogger(__name__)
 
 
-class _StopFlag:
-    """Set by SIGTERM and SIGINT, and true once the wall limit has passed."""
-
-    def __init__(self, limit_s: float = float("inf")) -> None:
-        self._asked = False
-        self._ends_at = time.monotonic() + limit_s
-        signal.signal(signal.SIGTERM, self._on_signal)
-        signal.signal(signal.SIGINT, self._on_signal)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
-
-    def __call__(self) -> bool:
-        return self._asked or time.monotonic() > self._ends_at
-
-
 class _Reporter:
     """Turns shares into progress messages, a few a second at most."""
 
-    def __init__(self, emit: Callable[[Message], None], seconds: float) -> None:
+    def __init__(self, emit: Emit, seconds: float) -> None:
         self._emit = emit
         self._seconds = seconds
         self._last = 0.0
@@ -63,18 +44,10 @@ class _Reporter:
         self._emit(ProgressMessage(done=round(share * 100), total=100, eta_s=round((1 - share) * self._seconds, 1)))
 
 
-def emit(message: Message) -> None:
-    """One line of JSON on standard output, at once."""
-    sys.stdout.write(message.model_dump_json() + "\n")
-    sys.stdout.flush()
-
-
 def run_job(path: Path) -> int:
     """Do the calibration that the job file describes; 0 when it succeeded."""
-    try:
-        job = parse(CalibrationJob, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, InputError) as error:
-        emit(ResultMessage(outcome="failed", reason=f"the job file cannot be used: {error}"))
+    job = read_job(CalibrationJob, path)
+    if job is None:
         return 1
     seconds = _QUICK_S if job.quick else _PROPER_S
     target = job.target
@@ -87,14 +60,10 @@ def run_job(path: Path) -> int:
         weight_seed=target.weight_seed,
     )
     out = Path(job.workdir) / "profile.json"
-    result = _attempt(emit, settings, (job.name, seconds), out, _StopFlag(job.wall_limit_s))
-    emit(result)
-    return 0 if result.outcome == "succeeded" else 1
+    return told(_attempt(emit, settings, (job.name, seconds), out, Deadline(AskedToStop(), job.wall_limit_s)))
 
 
-def _attempt(
-    say: Callable[[Message], None], settings: EngineSettings, what: tuple[str, float], out: Path, stop: _StopFlag
-) -> ResultMessage:
+def _attempt(say: Emit, settings: EngineSettings, what: tuple[str, float], out: Path, stop: Deadline) -> ResultMessage:
     """Calibrate for ``what``, a name and a number of seconds; every error becomes the result's reason."""
     name, seconds = what
     say(StateMessage(state="starting"))
@@ -104,8 +73,8 @@ def _attempt(
         profile = calibrate(settings, seconds=seconds, name=name, progress=_Reporter(say, seconds), stop=stop)
         say(StateMessage(state="finalising"))
         write_json(out, profile.canonical())
-    except Stopped as stopped:
-        return ResultMessage(outcome="cancelled", reason=str(stopped))
+    except Stopped:
+        return ResultMessage(outcome=stop.outcome, reason=stop.reason)
     except HeadwayError as error:
         return ResultMessage(outcome="failed", reason=str(error))
     except OSError as error:
@@ -142,7 +111,7 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> int:
     """0 when a profile was written, 1 when not."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     options = _arguments(arguments)
     if options.job is not None:
         return run_job(options.job)
@@ -155,7 +124,7 @@ def main(arguments: list[str]) -> int:
         block_size=options.block_size,
     )
     say = emit if options.json else _say
-    result = _attempt(say, settings, (options.name, options.seconds), options.out, _StopFlag())
+    result = _attempt(say, settings, (options.name, options.seconds), options.out, Deadline(AskedToStop(), math.inf))
     say(result)
     return 0 if result.outcome == "succeeded" else 1
 

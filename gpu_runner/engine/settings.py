@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scheduler_core.types.time import NS_PER_S, Ns
+from scheduler_core.types.time import Ns
 
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -51,8 +51,3 @@ class LoadReport:
     load_ns: Ns
     device_bytes: int
     fingerprint: dict[str, str | int | float]
-
-    @property
-    def seconds(self) -> float:
-        """Load time in seconds."""
-        return self.load_ns / NS_PER_S

@@ -1,10 +1,10 @@
 """The composition root: plays one arrival plan through one policy on one target and leaves audited evidence."""
 
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gpu_runner.process import Deadline, Emit
 from gpu_runner.run.progress import Progress
 from gpu_runner.run.target import Target, open_target
 from scheduler_core.drive.driver import Driver
@@ -16,7 +16,6 @@ from scheduler_core.policies.manifests import resolve
 from scheduler_core.policies.presets import build_instance
 from scheduler_core.spec.job import (
     ArtifactMessage,
-    Message,
     ResultMessage,
     RunJob,
     Sample,
@@ -32,7 +31,6 @@ from scheduler_core.workload.plan import ArrivalPlan
 
 log = logging.getLogger(__name__)
 
-Emit = Callable[[Message], None]
 SAMPLES_AT_MOST = 1500
 
 
@@ -60,7 +58,7 @@ class _Run:
         self.job = job
         self.emit = emit
         self.folder = Path(job.workdir)
-        self.deadline = _Deadline(stop, job.wall_limit_s)
+        self.deadline = Deadline(stop, job.wall_limit_s)
         self.samples = 0
         self.segments: list[Path] = []
 
@@ -163,22 +161,3 @@ class _Run:
                 sha256=info.sha256,
             )
         )
-
-
-class _Deadline:
-    """Stops the driver when asked to, or when the wall limit has passed; remembers which."""
-
-    def __init__(self, stop: Callable[[], bool], limit_s: float) -> None:
-        self._stop = stop
-        self._limit_s = limit_s
-        self._ends_at = time.monotonic() + limit_s
-        self.reason = ""
-        self.outcome = "cancelled"
-
-    def __call__(self) -> bool:
-        if self._stop():
-            self.reason = "cancelled on request"
-        elif time.monotonic() > self._ends_at:
-            self.reason = f"stopped: it took longer than its limit of {self._limit_s:g} s"
-            self.outcome = "failed"
-        return bool(self.reason)

@@ -1,9 +1,9 @@
 """Progress and expected time to the end, at most a few messages a second."""
 
 import time
-from collections.abc import Callable
 
-from scheduler_core.spec.job import Message, ProgressMessage
+from gpu_runner.process import Emit
+from scheduler_core.spec.job import ProgressMessage
 
 LEAST_GAP_S = 0.25
 
@@ -11,7 +11,7 @@ LEAST_GAP_S = 0.25
 class Progress:
     """Turns counts of ended requests into `ProgressMessage`s; the first and the last count are always told."""
 
-    def __init__(self, emit: Callable[[Message], None]) -> None:
+    def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._began = time.monotonic()
         self._told_at = float("-inf")

@@ -164,7 +164,7 @@ def test_the_process_speaks_the_protocol(
     [
         ({"target": {"model": "nope"}}, "neither a built-in shape"),
         ({"target": {"model": "tiny", "kv_blocks": 0}}, "kv_blocks"),
-        ({"wall_limit_s": 0.001}, "stopped"),
+        ({"wall_limit_s": 0.001}, "longer than its limit of 0.001 s"),
     ],
 )
 def test_a_calibration_that_cannot_be_done_says_why(
@@ -173,5 +173,5 @@ def test_a_calibration_that_cannot_be_done_says_why(
     assert main([str(job(tmp_path, **changes))]) == 1
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["type"] == "result"
-    assert last["outcome"] != "succeeded"
+    assert last["outcome"] == "failed"
     assert said in last["reason"]
