@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 from controlplane import env
-from controlplane.ui.policy import POLICY
+from controlplane.ui.content_policy import POLICY
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = Path(env.text("HEADWAY_HOME", str(ROOT / ".headway"))).resolve()

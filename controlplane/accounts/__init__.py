@@ -1,1 +1,1 @@
-"""People, tokens, one-time sign-in links."""
+"""People and how they prove who they are: passwords behind a throttle, API tokens, one-time sign-in links."""

@@ -6,7 +6,6 @@ from urllib.parse import urlencode
 
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
-from django.db import transaction
 from django.urls import reverse
 from django.utils import timezone
 
@@ -107,18 +106,3 @@ def note_token_use(token: ApiToken) -> None:
     now = timezone.now()
     if token.last_used_at is None or now - token.last_used_at > _LAST_USED_GRAIN:
         ApiToken.objects.filter(pk=token.pk).update(last_used_at=now)
-
-
-@transaction.atomic
-def change_password(*, user: User, password: str) -> None:
-    """Set a new password.
-
-    Raises:
-        InputError: the password is too weak.
-    """
-    try:
-        validate_password(password, user)
-    except ValidationError as error:
-        raise InputError([Problem("password", message) for message in error.messages]) from None
-    user.set_password(password)
-    user.save(update_fields=["password"])

@@ -1,1 +1,1 @@
-"""Stored evidence: segments, artifacts, live samples."""
+"""Stored evidence of runs, fenced by attempt: segments and artifacts as files, live samples as rows."""

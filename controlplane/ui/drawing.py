@@ -125,7 +125,6 @@ class IntervalBar:
     dot: float
     low_text: str
     high_text: str
-    margin_at: float
     margin_text: str
 
 
@@ -149,17 +148,16 @@ def interval_bar(gate: Mapping[str, Any]) -> IntervalBar | None:
     x = _scale(-reach, reach, 0, BAR_WIDTH)
     zone = (x(-reach), x(margin)) if sign < 0 else (x(margin), x(reach))
     return IntervalBar(
-        BAR_WIDTH,
-        x(0),
-        zone[0],
-        max(0.0, zone[1] - zone[0]),
-        None if low is None else x(low),
-        None if high is None else x(high),
-        x(change),
-        readings.change(low),
-        readings.change(high),
-        x(margin),
-        readings.change(margin),
+        width=BAR_WIDTH,
+        zero=x(0),
+        zone_start=zone[0],
+        zone_width=max(0.0, zone[1] - zone[0]),
+        low=None if low is None else x(low),
+        high=None if high is None else x(high),
+        dot=x(change),
+        low_text=readings.change(low),
+        high_text=readings.change(high),
+        margin_text=readings.change(margin),
     )
 
 

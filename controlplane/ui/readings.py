@@ -25,13 +25,13 @@ _UNITS = (
     ("_mb", "", "MB"),
     ("_s", "", "s"),
 )
-_WORDS = {
+# Abbreviations in names of figures and fields, as people write them.
+SPELLED = {
     "ttft": "TTFT",
     "tpot": "TPOT",
     "itl": "token gap",
     "e2e": "end to end",
     "kv": "KV",
-    "gap": "gap",
     "slo": "SLO",
 }
 
@@ -48,7 +48,7 @@ def metric_title(name: str) -> str:
         if name.endswith(suffix):
             name = name.removesuffix(suffix) + kept
             break
-    words = [_WORDS.get(word, word) for word in name.replace("_", " ").split()]
+    words = [SPELLED.get(word, word) for word in name.replace("_", " ").split()]
     title = " ".join(words)
     return title[:1].upper() + title[1:]
 

@@ -1,1 +1,1 @@
-"""Traffic: imported traces, workloads, frozen arrival plans."""
+"""Traffic: imported traces, named workloads with immutable versions, and the arrival plans frozen from them."""

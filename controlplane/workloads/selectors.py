@@ -9,7 +9,7 @@ from django.core.files.base import File
 from django.db.models import QuerySet
 
 from controlplane.access import Person, visible
-from controlplane.workloads.models import ArrivalPlan, Dataset, Workload, WorkloadVersion
+from controlplane.workloads.models import Dataset, Workload, WorkloadVersion
 
 
 def visible_to(user: Person) -> QuerySet[Workload]:
@@ -25,11 +25,6 @@ def versions_visible_to(user: Person) -> QuerySet[WorkloadVersion]:
 def datasets_visible_to(user: Person) -> QuerySet[Dataset]:
     """Imported traces that ``user`` may see, newest first."""
     return visible(Dataset.objects.select_related("owner"), user)
-
-
-def plans_visible_to(user: Person) -> QuerySet[ArrivalPlan]:
-    """Arrival plans that ``user`` may see."""
-    return visible(ArrivalPlan.objects.all(), user)
 
 
 def copy_file(stored: File, target: Path) -> Path:  # type: ignore[type-arg]

@@ -8,8 +8,6 @@ import typer
 from headway.cli.options import ExperimentId, Json, Token, Url
 from headway.cli.output import as_json, say, table
 
-_DECISIONS = {0: "accept", 10: "tune", 20: "reject", 30: "not comparable"}
-
 
 def list_experiments(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")] = 20,
@@ -22,7 +20,9 @@ def list_experiments(
     """List experiments, newest first."""
     from headway.client import Client
     from headway.config import connection
+    from scheduler_core.verdict.schema import EXIT_CODES, EXIT_NOT_COMPARABLE
 
+    verdicts = {code: decision.value for decision, code in EXIT_CODES.items()} | {EXIT_NOT_COMPARABLE: "not comparable"}
     with Client(connection(url=url, token=token)) as client:
         rows = list(client.pages("/experiments", at_most=limit, status=status))
     if as_data:
@@ -36,7 +36,7 @@ def list_experiments(
                 row["name"],
                 row["status"],
                 f"{row['runs_ended']}/{row['runs_total']}",
-                _DECISIONS.get(row["exit_code"], ""),
+                verdicts.get(row["exit_code"], ""),
                 row["owner"],
                 row["created_at"][:16].replace("T", " "),
             ]

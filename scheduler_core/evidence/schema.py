@@ -6,7 +6,6 @@ from typing import Any, Literal
 from scheduler_core.spec.base import Spec
 
 NOTES = "notes"  # key of a fingerprint that holds sentences about the figures, no property of the machine
-SUMMARY_SCHEMA = "headway-summary/1"
 
 
 class Absence(StrEnum):

@@ -10,7 +10,7 @@ from scheduler_core.sched.plan import Completed, Ended, FusedStep, Planned
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.types.errors import ExecutorError
-from scheduler_core.types.plan import Grant, GrantResult, StepResult
+from scheduler_core.types.plan import Grant, StepResult
 from scheduler_core.types.reasons import Outcome
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
@@ -162,9 +162,3 @@ def _fail(state: InstanceState, policy: PolicySet, planned: Planned, failure: st
     ended = tuple(end(state, policy, r, Event.FAIL, outcome=Outcome.FAILED, reason=failure) for r in live)
     release_batch(state)
     return ended
-
-
-def void_result(planned: Planned, *, failure: str, now_ns: int) -> StepResult:
-    """The result of a step that failed as a whole."""
-    answers = tuple(GrantResult(None) for _ in planned.plan.grants)
-    return StepResult(planned.plan.id, answers, (), planned.planned_ns, now_ns, failure)

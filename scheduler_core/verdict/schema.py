@@ -5,8 +5,6 @@ from typing import Any, Literal
 
 from scheduler_core.spec.base import Spec
 
-VERDICT_SCHEMA = "headway-verdict/1"
-
 
 class Decision(StrEnum):
     """The only three answers."""
@@ -18,7 +16,6 @@ class Decision(StrEnum):
 
 EXIT_CODES = {Decision.ACCEPT: 0, Decision.TUNE: 10, Decision.REJECT: 20}
 EXIT_NOT_COMPARABLE = 30
-EXIT_ERROR = 1
 
 
 class Interval(Spec):

@@ -189,7 +189,6 @@ class TestWorkloads:
         assert list(selectors.versions_visible_to(teammate)) == [version]
         assert not selectors.visible_to(outsider).exists()
         assert not selectors.versions_visible_to(outsider).exists()
-        assert not selectors.plans_visible_to(outsider).exists()
 
 
 def test_an_upload_is_read_in_chunks(owner: User) -> None:

@@ -98,7 +98,6 @@ class Row:
     index: int
     key: str
     node: Node
-    key_errors: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from controlplane.ui.readings import SPELLED
 from scheduler_core.spec import base, goal, policy, target, workload
 
 Choices = tuple[tuple[str, str], ...]
@@ -133,14 +134,7 @@ _UNITS = {
     "blocks": "blocks",
     "_size": "tokens",
 }
-_SPELLED = {
-    "ttft": "TTFT",
-    "tpot": "TPOT",
-    "e2e": "End to end",
-    "kv": "KV",
-    "rps": "rate",
-    "id": "ID",
-}
+_SPELLED = SPELLED | {"rps": "rate", "id": "ID"}
 _LABELS = {
     "rate_rps": "Rate",
     "from_rps": "From rate",

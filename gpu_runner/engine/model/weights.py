@@ -13,7 +13,6 @@ from typing import Protocol
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from gpu_runner.engine.config import RANDOM, SHAPES, ModelConfig, folder_of
 from scheduler_core.types.errors import InputError, Problem
@@ -104,8 +103,3 @@ def open_weights(model: str, config: ModelConfig, seed: int) -> Weights:
     if model in SHAPES or model.startswith(RANDOM):
         return SeededWeights(seed, config.layers)
     return FolderWeights(folder_of(model))
-
-
-def save_weights(tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Write named tensors as one safetensors file that `transformers` accepts."""
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
