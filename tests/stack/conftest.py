@@ -40,24 +40,25 @@ def command(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment(home: Path, **more: str) -> dict[str, str]:
     unwanted = ("HEADWAY_", "DJANGO_", "REDIS_URL", "DATABASE_URL", "SECRET_KEY")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
-    return kept | {"HEADWAY_HOME": str(home), "HEADWAY_DEVICE_KINDS": "cpu"}
+    return kept | {"HEADWAY_HOME": str(home), "HEADWAY_DEVICE_KINDS": "cpu"} | more
 
 
 class Stack:
-    """A running supervisor and what it started."""
+    """A running supervisor and what it started; ``more`` are further variables of its environment."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, **more: str) -> None:
         self.home = home
+        self.more = more
         self.port = free_port()
         self.output = home.with_name(f"{home.name}-{self.port}.out")
         with self.output.open("wb") as file:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "up", "--port", str(self.port)],
                 cwd=ROOT,
-                env=environment(home),
+                env=environment(home, **more),
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
