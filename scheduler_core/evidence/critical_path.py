@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from scheduler_core.evidence.sweep import REQUEUE, Segment, StepShape, sweep
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.intervals import IntervalClass
-from scheduler_core.types.records import Arrived, Finished, Loaded, Preempted, Record, Step
+from scheduler_core.types.records import Arrived, Loaded, Preempted, Record, Step
 from scheduler_core.types.time import Ns
 
 
@@ -55,56 +55,61 @@ class CriticalPath:
 
 def critical_path(records: Iterable[Record], request: int) -> CriticalPath:
     """The path of ``request``; `InputError` when the records know no such request or it emitted nothing."""
-    found = _Spans(request)
+    found = PathSpans(request)
     for record in records:
         found.take(record)
-    if found.arrived is None or found.last_token is None:
+    path = found.path()
+    if path is None:
         raise InputError([Problem("request", f"request {request} has no token in these records")])
-    spans = [span for span in found.spans if span.end_ns > span.start_ns]
-    stretches = []
-    for segment in sweep(spans, found.arrived, found.last_token):
-        under = {
-            span.kind
-            for span in spans
-            if span.kind != segment.kind and span.start_ns < segment.end_ns and span.end_ns > segment.start_ns
-        }
-        stretches.append(Stretch(segment.kind, segment.start_ns, segment.end_ns, tuple(sorted(under))))
-    return CriticalPath(request, tuple(stretches), tuple(spans))
+    return path
 
 
-class _Spans:
-    """Collects the intervals of one request."""
+class PathSpans:
+    """Collects the intervals of one request, record by record in their order."""
 
     def __init__(self, request: int) -> None:
         self.request = request
-        self.arrived: Ns | None = None
-        self.last_token: Ns | None = None
-        self.spans: list[Segment] = []
+        self._arrived: Ns | None = None
+        self._last_token: Ns | None = None
+        self._spans: list[Segment] = []
         self._waiting: tuple[str, Ns] | None = None
 
     def take(self, record: Record) -> None:
-        """Take one record."""
+        """Take one record; those of other requests change nothing."""
         if isinstance(record, Step):
             self._step(record)
         elif isinstance(record, Loaded):
-            self.spans.append(Segment(IntervalClass.MODEL_LOAD.value, record.start_ns, record.end_ns))
-        elif isinstance(record, Arrived | Preempted | Finished) and record.request == self.request:
-            if isinstance(record, Arrived):
-                self.arrived = record.at_ns
-                self._waiting = (IntervalClass.QUEUE.value, record.at_ns)
-            elif isinstance(record, Preempted):
-                self._waiting = (REQUEUE, record.at_ns)
+            self._spans.append(Segment(IntervalClass.MODEL_LOAD.value, record.start_ns, record.end_ns))
+        elif isinstance(record, Arrived) and record.request == self.request:
+            self._arrived = record.at_ns
+            self._waiting = (IntervalClass.QUEUE.value, record.at_ns)
+        elif isinstance(record, Preempted) and record.request == self.request:
+            self._waiting = (REQUEUE, record.at_ns)
+
+    def path(self) -> CriticalPath | None:
+        """The path so far; None while the request has no token."""
+        if self._arrived is None or self._last_token is None:
+            return None
+        spans = [span for span in self._spans if span.end_ns > span.start_ns]
+        stretches = []
+        for segment in sweep(spans, self._arrived, self._last_token):
+            under = {
+                span.kind
+                for span in spans
+                if span.kind != segment.kind and span.start_ns < segment.end_ns and span.end_ns > segment.start_ns
+            }
+            stretches.append(Stretch(segment.kind, segment.start_ns, segment.end_ns, tuple(sorted(under))))
+        return CriticalPath(self.request, tuple(stretches), tuple(spans))
 
     def _step(self, step: Step) -> None:
-        rows = {row[0]: (row[4], row[5]) for row in step.grants}
-        held = {row[0] for row in step.stalled}
-        if self.request not in rows and self.request not in held:
+        row = next((row for row in step.grants if row[0] == self.request), None)
+        if row is None and all(row[0] != self.request for row in step.stalled):
             return
         if self._waiting is not None:
             kind, since = self._waiting
-            self.spans.append(Segment(kind, since, step.planned_ns))
+            self._spans.append(Segment(kind, since, step.planned_ns))
             self._waiting = None
-        phase, sampled = rows.get(self.request, (IntervalClass.STALLED.value, 0))
-        self.spans += StepShape(step).spans(phase)
+        phase, sampled = (row[4], row[5]) if row is not None else (IntervalClass.STALLED.value, 0)
+        self._spans += StepShape(step).spans(phase)
         if sampled:
-            self.last_token = step.available_ns
+            self._last_token = step.available_ns

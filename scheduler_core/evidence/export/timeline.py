@@ -1,7 +1,8 @@
 """A run's timeline in the Trace Event format that Perfetto and chrome://tracing open.
 
 Lanes of steps go on one track per resource, each request's critical path on a track of its own, KV blocks and queue
-into counters. Times are microseconds, as the format demands.
+into counters. Times are microseconds, as the format demands. Records are read once, in their order, and a path is
+written when its request ends: memory holds the requests under way, however long the run.
 """
 
 import json
@@ -9,10 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from scheduler_core.evidence.critical_path import critical_path
+from scheduler_core.evidence.critical_path import PathSpans
 from scheduler_core.files import whole
-from scheduler_core.types.errors import InputError
-from scheduler_core.types.records import Arrived, Finished, Preempted, Record, RunStarted, Step
+from scheduler_core.types.records import Arrived, Finished, Loaded, Preempted, Record, RunStarted, Step
 from scheduler_core.types.time import NS_PER_US, Ns
 
 _STEPS, _REQUESTS = 1, 2  # process ids of the two groups of tracks
@@ -21,20 +21,20 @@ MOST_REQUESTS = 200
 
 def write_timeline(records: Iterable[Record], target: Path, *, most_requests: int = MOST_REQUESTS) -> Path:
     """Write the timeline of a run; the paths of the first ``most_requests`` requests are drawn, all steps are."""
-    held = list(records)
     with whole(target) as partial, partial.open("w", encoding="utf-8") as stream:
         stream.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-        for place, event in enumerate(events(held, most_requests)):
+        for place, event in enumerate(events(records, most_requests)):
             stream.write((",\n" if place else "") + json.dumps(event, separators=(",", ":")))
         stream.write("\n]}\n")
     return target
 
 
-def events(records: list[Record], most_requests: int) -> Iterator[dict[str, Any]]:
+def events(records: Iterable[Record], most_requests: int) -> Iterator[dict[str, Any]]:
     """Trace events of all records."""
     yield _name(_STEPS, "steps by resource")
     yield _name(_REQUESTS, "requests, critical path")
     resources: dict[str, int] = {}
+    paths = _Paths(most_requests)
     for record in records:
         if isinstance(record, RunStarted):
             yield _instant("run started", 0, {"run": record.run, "policy": record.policy})
@@ -44,11 +44,43 @@ def events(records: list[Record], most_requests: int) -> Iterator[dict[str, Any]
             yield _instant(f"preempted {record.request}: {record.reason}", record.at_ns, {"blocks": record.blocks})
         elif isinstance(record, Finished) and record.outcome != "finished":
             yield _instant(f"{record.outcome} {record.request}: {record.reason}", record.at_ns, {})
+        yield from paths.take(record)
     for resource, track in resources.items():
         yield _thread(_STEPS, track, resource)
-    arrived = [record.request for record in records if isinstance(record, Arrived)]
-    for request in arrived[:most_requests]:
-        yield from _request(records, request)
+    yield from paths.rest()
+
+
+class _Paths:
+    """The critical paths of the first ``most`` requests, each given out and forgotten at the request's end."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._open: dict[int, PathSpans] = {}
+        self._loads: list[Loaded] = []
+
+    def take(self, record: Record) -> Iterator[dict[str, Any]]:
+        """Take one record; events of the request that ends with it."""
+        if isinstance(record, Arrived) and self._left:
+            self._left -= 1
+            spans = self._open[record.request] = PathSpans(record.request)
+            for known in (*self._loads, record):
+                spans.take(known)
+        elif isinstance(record, Loaded):
+            self._loads.append(record)
+            for spans in self._open.values():
+                spans.take(record)
+        elif isinstance(record, Step):
+            for request in {row[0] for row in (*record.grants, *record.stalled)} & self._open.keys():
+                self._open[request].take(record)
+        elif isinstance(record, Preempted) and record.request in self._open:
+            self._open[record.request].take(record)
+        elif isinstance(record, Finished) and record.request in self._open:
+            yield from _request(self._open.pop(record.request))
+
+    def rest(self) -> Iterator[dict[str, Any]]:
+        """Events of the requests that had not ended."""
+        for spans in self._open.values():
+            yield from _request(spans)
 
 
 def _step(step: Step, resources: dict[str, int]) -> Iterator[dict[str, Any]]:
@@ -64,11 +96,11 @@ def _step(step: Step, resources: dict[str, int]) -> Iterator[dict[str, Any]]:
     yield {"name": "requests", "ph": "C", "pid": _STEPS, "ts": at, "args": queue}
 
 
-def _request(records: list[Record], request: int) -> Iterator[dict[str, Any]]:
-    try:
-        path = critical_path(records, request)
-    except InputError:
+def _request(spans: PathSpans) -> Iterator[dict[str, Any]]:
+    path = spans.path()
+    if path is None:
         return  # it emitted nothing, so there is no path to draw
+    request = spans.request
     yield _thread(_REQUESTS, request + 1, f"request {request}")
     for stretch in path.stretches:
         hidden = {"hidden": list(stretch.hidden)} if stretch.hidden else {}
