@@ -2,12 +2,17 @@
 
 import json
 import shutil
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from headway.client import Client
-from scheduler_core.files import partial_path, sha256_of
+from headway.client import API, Client
+from scheduler_core.files import partial_path, sha256_of, whole
 from scheduler_core.types.errors import HeadwayError, InputError, Problem
+
+EXPERIMENT_REPORTS = ("report.html", "verdict.md", "verdict.xml")
+RUN_REPORTS = ("report.html",)
 
 
 class DamagedError(HeadwayError):
@@ -15,7 +20,7 @@ class DamagedError(HeadwayError):
 
 
 def export(client: Client, experiment_id: str, folder: Path) -> int:
-    """Write ``experiment.json``, and ``run.json`` and every file of each run; the number of files.
+    """Write ``experiment.json``, ``run.json`` and every file of each run, and their offline reports; how many files.
 
     The folder appears whole or not at all.
 
@@ -41,6 +46,8 @@ def _fill(client: Client, experiment_id: str, folder: Path) -> int:
     experiment = client.get(f"/experiments/{experiment_id}")
     _write(folder / "experiment.json", experiment)
     count = 1
+    if experiment["verdict"] is not None:
+        count += _reports(client, experiment_id, EXPERIMENT_REPORTS, folder)
     for place, run in enumerate(experiment["runs"], start=1):
         detail = client.get(f"/runs/{run['id']}")
         target = folder / f"{place:03d}-{run['arm']}-{run['repeat'] + 1}"
@@ -50,7 +57,34 @@ def _fill(client: Client, experiment_id: str, folder: Path) -> int:
         for row in files:
             _download(client, row, target / f"attempt-{row['attempt']}-{Path(row['name']).name}")
         count += 1 + len(files)
+        if detail["summary"] is not None:
+            count += _reports(client, run["id"], RUN_REPORTS, target)
     return count
+
+
+def fetch(client: Client, identifier: str, name: str, target: Path) -> Path:
+    """Download export ``name`` of an experiment or run, made by the server, to ``target``: whole or not at all."""
+    with whole(target) as partial, partial.open("wb") as sink:
+        client.download(_address(identifier, name), sink)
+    return target
+
+
+def text(client: Client, identifier: str, name: str) -> str:
+    """Export ``name`` as text."""
+    sink = BytesIO()
+    client.download(_address(identifier, name), sink)
+    return sink.getvalue().decode()
+
+
+def _address(identifier: str, name: str) -> str:
+    kind = "runs" if identifier.startswith("run_") else "experiments"
+    return f"{API}/{kind}/{quote(identifier, safe='')}/exports/{quote(name, safe='')}"
+
+
+def _reports(client: Client, identifier: str, names: tuple[str, ...], folder: Path) -> int:
+    for name in names:
+        fetch(client, identifier, name, folder / name)
+    return len(names)
 
 
 def _write(path: Path, data: Any) -> None:

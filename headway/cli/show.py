@@ -45,14 +45,28 @@ def list_experiments(
     )
 
 
-def show(experiment: ExperimentId, *, as_data: Json = False, url: Url = None, token: Token = None) -> None:
+def show(
+    experiment: ExperimentId,
+    *,
+    junit: Annotated[Path | None, typer.Option(help="Write the verdict as JUnit XML to this file, too.")] = None,
+    pull_request: Annotated[bool, typer.Option("--pr", help="Print the verdict as text for a pull request.")] = False,
+    as_data: Json = False,
+    url: Url = None,
+    token: Token = None,
+) -> None:
     """Show one experiment: its runs and, when it has ended, its verdict."""
     from headway.cli.remote import print_end
     from headway.client import Client
     from headway.config import connection
+    from headway.export import fetch, text
 
     with Client(connection(url=url, token=token)) as client:
         found = client.get(f"/experiments/{experiment}")
+        if junit is not None:
+            say(f"{fetch(client, experiment, 'verdict.xml', junit)}: JUnit")
+        if pull_request:
+            print(text(client, experiment, "verdict.md"), end="")
+            return
     if as_data:
         as_json(found)
         return
@@ -87,21 +101,39 @@ def next_step(
 
 
 def export(
-    experiment: ExperimentId,
-    folder: Annotated[Path | None, typer.Option("--to", help="New folder; absent: named after the experiment.")] = None,
+    identifier: Annotated[
+        str, typer.Argument(metavar="ID", help="Experiment (exp_...), or run (run_...) with --only.")
+    ],
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="One file made by the server: report.html; of an experiment verdict.md, verdict.xml; of a run "
+            "timeline.json (Perfetto), requests.csv, steps.csv, gaps.csv, benchmark.json."
+        ),
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option("--to", help="New folder, or the file of --only; absent: named after the ID.")
+    ] = None,
     url: Url = None,
     token: Token = None,
 ) -> None:
-    """Download an experiment with the evidence of its runs."""
+    """Download an experiment with the evidence of its runs, or one report, timeline or table."""
     from headway.client import Client
     from headway.config import connection
     from headway.export import export as download
+    from headway.export import fetch
+    from scheduler_core.types.errors import InputError, Problem
 
-    target = folder or Path(experiment)
     with Client(connection(url=url, token=token)) as client:
-        count = download(client, experiment, target)
+        if only is not None:
+            print(fetch(client, identifier, only, target or Path(f"{identifier}-{only}")))
+            return
+        if identifier.startswith("run_"):
+            raise InputError([Problem(identifier, "is a run; say which file with --only, such as --only report.html")])
+        folder = target or Path(identifier)
+        count = download(client, identifier, folder)
     say(f"{count} files")
-    print(target)
+    print(folder)
 
 
 def open_page(experiment: ExperimentId, url: Url = None, token: Token = None) -> None:

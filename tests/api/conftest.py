@@ -154,6 +154,8 @@ class World:
             found["name"] = self.worker.name
         if name == "schema":
             found["name"] = "experiment"
+        if name.endswith("-export"):
+            found["name"] = "report.html"
         return found
 
 

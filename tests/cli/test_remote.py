@@ -204,6 +204,41 @@ def test_export_brings_every_file_checked_or_nothing(
     assert headway("export", identifier, "--to", target).status == 1
 
 
+def test_a_verdict_goes_to_build_servers_and_pull_requests(
+    headway: Headway, written: Callable[..., Path], tmp_path: Path
+) -> None:
+    identifier = headway("submit", written(target={"torch": {"device": "cpu"}})).out.strip()
+    early = headway("show", identifier, "--junit", tmp_path / "early.xml")
+    assert (early.status, list(tmp_path.glob("early*"))) == (1, [])
+    assert "no verdict to export" in early.err
+    _decide(20)
+    ran = headway("show", identifier, "--pr", "--junit", tmp_path / "verdict.xml")
+    assert ran.status == 0, ran.err
+    assert ran.out.startswith("## small\n") and "**reject**" in ran.out
+    assert 'failures="1"' in (tmp_path / "verdict.xml").read_text()
+
+
+def test_one_report_or_the_whole_folder_with_reports(
+    headway: Headway, written: Callable[..., Path], tmp_path: Path
+) -> None:
+    identifier = headway("submit", written(target={"torch": {"device": "cpu"}})).out.strip()
+    _decide(0)
+    page = tmp_path / "page.html"
+    assert headway("export", identifier, "--only", "report.html", "--to", page).out == f"{page}\n"
+    assert "as the runs showed" in page.read_text()
+    run = Run.objects.order_by("place")[0]
+    none = headway("export", run.pk, "--only", "timeline.json", "--to", tmp_path / "t.json")
+    assert none.status == 1
+    assert "has no records in attempt" in none.err
+    assert headway("export", identifier, "--only", "nonsense").status == 1
+    assert "--only" in headway("export", run.pk).err
+    ran = headway("export", identifier, "--to", tmp_path / "all")
+    assert ran.status == 0, ran.err
+    assert {path.name for path in (tmp_path / "all").glob("*.*")} == {
+        "experiment.json", "report.html", "verdict.md", "verdict.xml",
+    }  # fmt: skip
+
+
 def test_no_server_is_one_clear_line(headway: Headway, monkeypatch: Any) -> None:
     monkeypatch.setattr("headway.client.RETRIES", 0)
     ran = headway("list", "--url", "http://127.0.0.1:9")

@@ -166,6 +166,17 @@ def test_artifacts_are_downloads_that_no_browser_runs(browser: Client, world: Wo
     assert b"".join(answer.streaming_content) == b"{}"
 
 
+def test_pages_offer_the_exports_that_can_be_had(browser: Client, world: World) -> None:
+    run = browser.get(path_of("run", world)).content.decode()
+    for name, there in (("report.html", True), ("timeline.json", True), ("requests.csv", False)):
+        assert (reverse("api:run-export", args=[world.run.pk, name]) in run) is there, name
+    address = reverse("api:experiment-export", args=[world.experiment.pk, "verdict.xml"])
+    assert address in browser.get(path_of("experiment", world)).content.decode()
+    assert browser.get(address)["X-Content-Type-Options"] == "nosniff"
+    type(world.experiment).objects.update(verdict=None)
+    assert address not in browser.get(path_of("experiment", world)).content.decode()
+
+
 def test_evidence_of_another_run_is_not_found(browser: Client, world: World) -> None:
     other = Run.objects.exclude(pk=world.run.pk)[0]
     assert browser.get(reverse("run-artifact", args=[other.pk, world.artifact.pk])).status_code == 404

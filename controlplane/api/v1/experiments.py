@@ -1,16 +1,20 @@
 """Experiments: check, submit, watch, cancel, clone."""
 
+from io import BytesIO
 from typing import Any
 
+from django.http import Http404
+from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiExample, extend_schema
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane import access
 from controlplane.api.base import ApiView, ListView, created, require_match
+from controlplane.api.downloads import attachment
 from controlplane.api.fields import (
     ExperimentSpecField,
     Input,
@@ -22,6 +26,7 @@ from controlplane.api.fields import (
 from controlplane.api.parsers import BoundedJSONParser, YAMLParser
 from controlplane.api.v1.runs import RunOut
 from controlplane.experiments import selectors, services
+from controlplane.experiments.exports import EXPERIMENT_EXPORTS, export_text
 from controlplane.experiments.models import Experiment
 from scheduler_core.spec.experiment import ExperimentSpec
 
@@ -210,6 +215,24 @@ class ExperimentClone(ApiView):
         data = {**services.clone_spec(original), **self.read(CloneIn).get("changes", {})}
         experiment = services.submit_experiment(owner=self.person, data=data, cloned_from=original)
         return _created(request, experiment)
+
+
+class ExperimentExport(ApiView):
+    """A verdict for other people and programs."""
+
+    @extend_schema(
+        operation_id="experiments_export",
+        tags=TAGS,
+        parameters=[OpenApiParameter("name", str, "path", enum=list(EXPERIMENT_EXPORTS))],
+        responses={(200, "application/octet-stream"): bytes},
+    )
+    def get(self, request: Request, pk: str, name: str) -> HttpResponseBase:
+        """Download a decided experiment as an offline page, pull-request text or JUnit; 409 while it has no verdict."""
+        text = export_text(experiment=_experiment(request, pk), name=name)
+        if text is None:
+            raise Http404
+        data = text.encode()
+        return attachment(BytesIO(data), name=f"{pk}-{name}", size=len(data))
 
 
 def _experiment(request: Request, pk: str) -> Experiment:

@@ -1,8 +1,11 @@
 """Runs: state, live samples, evidence; cancel and retry."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from django.db.models import QuerySet
+from django.http import Http404
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -15,6 +18,7 @@ from controlplane.api.base import ApiView, ListView
 from controlplane.api.downloads import attachment
 from controlplane.api.fields import Input, Link, Nothing, ObjectField, SummaryField
 from controlplane.api.pagination import number_of
+from controlplane.evidence import exports
 from controlplane.evidence import selectors as evidence
 from controlplane.evidence.models import Artifact, Segment
 from controlplane.runs import selectors, services
@@ -286,6 +290,25 @@ class RunArtifact(ApiView):
         """Download a finished file of an attempt."""
         row = get_object_or_404(run_for(request, pk).artifacts, attempt=attempt, name=name)
         return attachment(row.file.open("rb"), name=f"{pk}-{attempt}-{row.name}", size=row.bytes)
+
+
+class RunExport(ApiView):
+    """A run for other people and programs."""
+
+    @extend_schema(
+        operation_id="runs_export",
+        tags=TAGS,
+        parameters=[OpenApiParameter("name", str, "path", enum=list(exports.RUN_EXPORTS))],
+        responses={(200, "application/octet-stream"): bytes},
+    )
+    def get(self, request: Request, pk: str, name: str) -> HttpResponseBase:
+        """Download a report, timeline or table made from the stored evidence; 409 says which evidence is missing."""
+        run = run_for(request, pk)
+        with TemporaryDirectory(prefix="headway-export-") as folder:
+            path = exports.write_export(run=run, name=name, folder=Path(folder))
+            if path is None:
+                raise Http404
+            return attachment(path.open("rb"), name=f"{pk}-{name}", size=path.stat().st_size)
 
 
 def _cancel_effect(run: Run) -> str:

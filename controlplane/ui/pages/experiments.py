@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from controlplane.access import may_change, require_person
 from controlplane.experiments import selectors, services
 from controlplane.experiments.drafts import read_draft
+from controlplane.experiments.exports import EXPERIMENT_EXPORTS
 from controlplane.experiments.models import Experiment
 from controlplane.live.snapshots import experiment_message
 from controlplane.policies import selectors as policies
@@ -177,6 +178,7 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
         "yaml": dump_yaml(_brief(experiment.spec)),
         "failed": [run for run in runs if run.state in ("failed", "lost")],
         "overlay": _overlay(arms, runs),
+        "exports": list(EXPERIMENT_EXPORTS.values()) if experiment.verdict else [],
     }
     return render(request, "experiments/detail.html", context)
 

@@ -10,6 +10,7 @@ from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.access import may_change, require_person
+from controlplane.evidence import exports
 from controlplane.evidence.models import Artifact, Segment
 from controlplane.runs import selectors, services
 from controlplane.runs.lifecycle import LEASED_STATES, TERMINAL_STATES, WAITING_STATES, State
@@ -81,6 +82,7 @@ def detail(request: HttpRequest, run_id: str) -> HttpResponse:
         "attempts": attempts,
         "transitions": list(run.transitions.all()),
         "artifacts": artifacts,
+        "exports": exports.offered(run),
         "segments": segments,
         "segment_bytes": sum(item.bytes for item in segments),
         "inputs": dump_yaml(without_empty(run.job)),

@@ -63,14 +63,16 @@ class _Paths:
         if isinstance(record, Arrived) and self._left:
             self._left -= 1
             spans = self._open[record.request] = PathSpans(record.request)
-            for known in (*self._loads, record):
-                spans.take(known)
+            for load in self._loads:
+                spans.take(load)
+            spans.take(record)
         elif isinstance(record, Loaded):
             self._loads.append(record)
             for spans in self._open.values():
                 spans.take(record)
         elif isinstance(record, Step):
-            for request in {row[0] for row in (*record.grants, *record.stalled)} & self._open.keys():
+            present = {row[0] for row in record.grants} | {row[0] for row in record.stalled}
+            for request in present & self._open.keys():
                 self._open[request].take(record)
         elif isinstance(record, Preempted) and record.request in self._open:
             self._open[record.request].take(record)

@@ -1,0 +1,130 @@
+"""Exports over REST: what the stored evidence says, as attachments, and a clear word where it is missing."""
+
+import csv
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from controlplane.evidence import exports
+from controlplane.evidence.models import Artifact, Segment
+from controlplane.evidence.services import store_artifact, store_segment
+from controlplane.experiments.models import Experiment
+from controlplane.runs.models import Run
+from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter
+from scheduler_core.evidence.tables import read_table
+from tests.api.conftest import Api, World
+from tests.evidence.played import play, summarise
+from tests.ui.samples import VERDICT
+
+NAMES = ("report.html", "timeline.json", "requests.csv", "steps.csv", "gaps.csv", "benchmark.json")
+
+
+@pytest.fixture
+def folder(world: World, tmp_path: Path) -> Path:
+    """A played run of 30 requests stored as the world's run: three or more segments, tables, summary."""
+    Segment.objects.all().delete()
+    Artifact.objects.all().delete()
+    run = world.run
+    Run.objects.filter(pk=run.pk).update(state="running", attempt=1)
+    records = play({"policy": "vllm_v1"}, {"requests": 30})
+    closed: list[SegmentInfo] = []
+    writer = SegmentWriter(tmp_path, records_per_segment=100, on_closed=closed.append)
+    for record in records:
+        writer.write(record)
+    writer.close()
+    assert len(closed) > 2
+    for info in closed:
+        store_segment(
+            run_id=run.pk, attempt=1, number=info.number, path=info.path, records=info.records, sha256=info.sha256
+        )
+    summary = summarise(records, tmp_path)
+    for name in exports.TABLES:
+        path = tmp_path / f"{name}.parquet"
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        store_artifact(run_id=run.pk, attempt=1, name=path.name, path=path, sha256=digest)
+    Run.objects.filter(pk=run.pk).update(state="succeeded", summary=summary.canonical())
+    return tmp_path
+
+
+def _get(api: Api, address: str) -> bytes:
+    response: Any = api.get(address)
+    assert response.status_code == 200, (address, response.content)
+    assert response["Content-Disposition"].startswith("attachment")
+    assert response["X-Content-Type-Options"] == "nosniff"
+    assert "sandbox" in response["Content-Security-Policy"]
+    data = b"".join(response.streaming_content)
+    assert int(response["Content-Length"]) == len(data)
+    return data
+
+
+def test_a_run_comes_as_report_timeline_and_tables(world: World, api: Api, folder: Path) -> None:
+    address = f"/runs/{world.run.pk}/exports"
+    page = _get(api, f"{address}/report.html").decode()
+    assert page.startswith("<!doctype html>")
+    assert "http://" not in page and "https://" not in page and "<script" not in page  # opens offline
+    events = json.loads(_get(api, f"{address}/timeline.json"))["traceEvents"]
+    steps = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
+    for name in exports.TABLES:
+        rows = list(csv.DictReader(io.StringIO(_get(api, f"{address}/{name}.csv").decode())))
+        kept = read_table(folder / f"{name}.parquet")
+        assert (len(rows), list(rows[0])) == (kept.num_rows, kept.column_names)
+        if name == "steps":
+            assert len(steps) == len(rows)
+    shared = json.loads(_get(api, f"{address}/benchmark.json"))
+    assert (shared["schema_version"], shared["role"]) == ("inference-benchmark/v1", "baseline")
+
+
+def test_only_what_can_be_had_is_offered(world: World, folder: Path, monkeypatch: Any) -> None:
+    run = Run.objects.get(pk=world.run.pk)
+    assert [item.name for item in exports.offered(run)] == list(NAMES)
+    monkeypatch.setattr(exports, "TIMELINE_MAX_BYTES", 1000)
+    Artifact.objects.filter(run=run, name="gaps.parquet").delete()
+    assert [item.name for item in exports.offered(run)] == [
+        "report.html", "requests.csv", "steps.csv", "benchmark.json",
+    ]  # fmt: skip
+
+
+def test_missing_evidence_is_said_and_unknown_names_are_not_found(world: World, api: Api) -> None:
+    Segment.objects.all().delete()
+    for name, word in zip(NAMES, ("summary", "records", "requests", "steps", "gaps", "summary"), strict=True):
+        response: Any = api.get(f"/runs/{world.run.pk}/exports/{name}")
+        assert (response.status_code, response.json()["code"]) == (409, "conflict")
+        assert word in response.json()["detail"]
+    assert exports.offered(Run.objects.get(pk=world.run.pk)) == []
+    assert api.get(f"/runs/{world.run.pk}/exports/..%2Fsummary.json").status_code == 404
+    assert api.get(f"/experiments/{world.experiment.pk}/exports/bogus").status_code == 404
+    early: Any = api.get(f"/experiments/{world.experiment.pk}/exports/verdict.xml")
+    assert early.status_code == 409
+    assert "no verdict to export: it is queued" in early.json()["detail"]
+
+
+def test_a_timeline_of_too_many_records_is_refused_with_the_limit(
+    world: World, api: Api, folder: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(exports, "TIMELINE_MAX_BYTES", 1000)
+    response: Any = api.get(f"/runs/{world.run.pk}/exports/timeline.json")
+    assert response.status_code == 409
+    assert "a timeline is drawn of at most" in response.json()["detail"]
+
+
+def test_a_file_gone_from_the_storage_is_said(world: World, api: Api, folder: Path) -> None:
+    stored = Artifact.objects.get(run=world.run, name="steps.parquet").file
+    stored.storage.delete(str(stored.name))
+    response: Any = api.get(f"/runs/{world.run.pk}/exports/steps.csv")
+    assert response.status_code == 409
+    assert "no longer in the storage" in response.json()["detail"]
+
+
+def test_a_verdict_comes_as_report_pull_request_text_and_junit(world: World, api: Api, folder: Path) -> None:
+    Experiment.objects.update(verdict=VERDICT, status="decided")
+    address = f"/experiments/{world.experiment.pk}/exports"
+    page = _get(api, f"{address}/report.html").decode()
+    assert "accept chunked" in page and "<h2>Runs</h2>" in page
+    assert "**accept**" in _get(api, f"{address}/verdict.md").decode()
+    suite = ET.fromstring(_get(api, f"{address}/verdict.xml"))[0]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("4", "0", "2")
