@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import NARROW, WIDE
+from tests.browser.conftest import NARROW, WIDE, Visitor
 from tests.stack.conftest import Stack, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -60,6 +60,36 @@ def samples_said(page: Page) -> int:
     """Number of samples that the page holds, as it says."""
     found = re.match(r"([\d,]+) samples", page.locator("[data-live-note]").inner_text())
     return int(found[1].replace(",", "")) if found else 0
+
+
+def table_of(page: Page, chart: str) -> str:
+    """The figures behind a chart, as the page shows them in its table."""
+    return page.locator(f"[data-chart={chart}] .table tbody").inner_text()
+
+
+def test_a_first_visit_from_the_link_to_the_verdict(chromium: Browser, stack: Stack) -> None:
+    """A newcomer: signs in by the one-time link, presses the one button, watches, reads the answer."""
+    base = f"http://127.0.0.1:{stack.port}"
+    visitor = Visitor(chromium, base, None, viewport=WIDE)
+    page = visitor.go(stack.manage("sign_in_link", "admin", "--base", base).strip())
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Run the first experiment").click()
+    page.wait_for_url(re.compile(r"/experiments/exp_"))
+    experiment = page.url
+    page.locator("a[data-run]", has_text="Running").first.click(timeout=60_000)
+    expect(page.locator("[data-live-state]")).to_have_text("Live")
+    page.locator("[data-chart=done]").scroll_into_view_if_needed()
+    changes(lambda: reading(page, "done"))
+    page.locator("[data-chart=done] [data-table-toggle]").click()
+    changes(lambda: table_of(page, "done"))
+    page.goto(experiment)
+    verdict = page.locator(".verdict")
+    expect(verdict.get_by_role("heading", name="continuous against baseline")).to_be_visible(timeout=150_000)
+    expect(verdict.locator("h2")).to_contain_text(re.compile("accept|tune|reject", re.IGNORECASE))
+    expect(verdict.locator(".gates tbody tr")).to_have_count(2)  # the goal it was submitted with
+    expect(verdict.get_by_role("heading", name="Why")).to_be_visible()
+    visitor.context.close()
+    assert visitor.faults == []
 
 
 def test_submit_watch_and_read_the_verdict(visit: Any) -> None:

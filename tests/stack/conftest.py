@@ -77,6 +77,19 @@ class Stack:
         self.groups = self.registered()
         return self
 
+    def manage(self, *arguments: str) -> str:
+        """What a management command prints that is given to this stack's database."""
+        done = subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env=environment(self.home, **self.more),
+            capture_output=True,
+            text=True,
+            timeout=START_LIMIT_S,
+            check=True,
+        )
+        return done.stdout
+
     def registered(self) -> dict[int, str]:
         """Process groups that the guardian watches now."""
         (folder,) = (self.home / "run").iterdir()
