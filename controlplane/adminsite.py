@@ -1,12 +1,12 @@
 """What the admin pages of all apps share: read-only models, spec fields, and actions that go through services."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from django import forms
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextareaWidget
@@ -48,6 +48,60 @@ class ServiceAdmin(ModelAdmin):  # type: ignore[misc]
                 count += 1
         if count:
             self.message_user(request, f"{count} {done}", messages.SUCCESS)
+
+
+class ArchivableAdmin(ServiceAdmin):
+    """Rows that can be hidden from lists and brought back, by `set_archived`, which calls the service."""
+
+    actions: Sequence[str] = ("archive", "bring_back")
+
+    def set_archived(self, row: Any, user: User, *, archived: bool) -> None:
+        raise NotImplementedError
+
+    @admin.action(description="Archive")
+    def archive(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+        done = f"{self.opts.verbose_name_plural} archived"
+        self.apply(request, queryset, done, lambda row, who: self.set_archived(row, who, archived=True))
+
+    @admin.action(description="Bring back from the archive")
+    def bring_back(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
+        done = f"{self.opts.verbose_name_plural} back"
+        self.apply(request, queryset, done, lambda row, who: self.set_archived(row, who, archived=False))
+
+
+class VersionedAdmin(ArchivableAdmin):
+    """Named lines of immutable specs: adding makes the first version, saving an edit the next one.
+
+    `create` and `add_version` call the services; the form has a field ``spec``.
+    """
+
+    list_display = ("name", "owner", "id", "created_at", "archived_at")
+    list_filter = (("archived_at", admin.EmptyFieldListFilter), "owner")
+    search_fields = ("id", "name", "owner__username")
+    list_select_related = ("owner",)
+
+    def create(self, *, owner: User, name: str, spec: Any) -> Model:
+        raise NotImplementedError
+
+    def add_version(self, row: Any, user: User, spec: Any) -> None:
+        raise NotImplementedError
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return bool(ModelAdmin.has_add_permission(self, request))
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return bool(ModelAdmin.has_change_permission(self, request, obj))
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> list[str]:
+        return ["name", "owner"] if obj else []
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:  # noqa: FBT001
+        spec = form.cleaned_data["spec"]
+        if change:
+            self.add_version(obj, require_person(request.user), spec)
+        else:
+            obj.pk = self.create(owner=obj.owner, name=obj.name, spec=spec).pk
+            obj._state.adding = False
 
 
 class SpecField(forms.CharField):

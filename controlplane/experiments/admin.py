@@ -6,7 +6,8 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 from unfold.admin import TabularInline
 
-from controlplane.adminsite import ServiceAdmin, SpecField, refused
+from controlplane.accounts.models import User
+from controlplane.adminsite import ArchivableAdmin, ServiceAdmin, SpecField, refused
 from controlplane.experiments.models import Arm, ArmRun, Experiment
 from controlplane.experiments.services import (
     cancel_experiment,
@@ -51,12 +52,12 @@ class ArmInline(TabularInline):  # type: ignore[misc]
 
 
 @admin.register(Experiment)
-class ExperimentAdmin(ServiceAdmin):
+class ExperimentAdmin(ArchivableAdmin):
     list_display = ["name", "status", "reason", "owner", "plan", "id", "created_at", "decided_at"]
     list_filter = ["status", ("archived_at", admin.EmptyFieldListFilter), "owner"]
     search_fields = ["id", "name", "digest", "owner__username", "notes"]
     list_select_related = ["owner", "plan"]
-    actions = ["cancel", "decide", "archive", "bring_back"]
+    actions = ["cancel", "decide", *ArchivableAdmin.actions]
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return bool(request.user.has_perm("experiments.add_experiment"))
@@ -82,23 +83,8 @@ class ExperimentAdmin(ServiceAdmin):
     def decide(self, request: HttpRequest, queryset: QuerySet[Experiment]) -> None:
         self.apply(request, queryset, "experiments decided", lambda e, who: decide_again(experiment=e, user=who))
 
-    @admin.action(description="Archive")
-    def archive(self, request: HttpRequest, queryset: QuerySet[Experiment]) -> None:
-        self.apply(
-            request,
-            queryset,
-            "experiments archived",
-            lambda e, who: set_archived(experiment=e, user=who, archived=True),
-        )
-
-    @admin.action(description="Bring back from the archive")
-    def bring_back(self, request: HttpRequest, queryset: QuerySet[Experiment]) -> None:
-        self.apply(
-            request,
-            queryset,
-            "experiments back",
-            lambda e, who: set_archived(experiment=e, user=who, archived=False),
-        )
+    def set_archived(self, row: Experiment, user: User, *, archived: bool) -> None:
+        set_archived(experiment=row, user=user, archived=archived)
 
 
 @admin.register(ArmRun)

@@ -1,12 +1,10 @@
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
 from django.forms import ModelForm
-from django.http import HttpRequest
 
-from controlplane.access import require_person
-from controlplane.adminsite import ServiceAdmin, SpecField, refused
+from controlplane.accounts.models import User
+from controlplane.adminsite import ServiceAdmin, SpecField, VersionedAdmin, refused
 from controlplane.policies.models import Policy, PolicyVersion
 from controlplane.policies.services import add_version, create_policy, read_policy, set_archived
 from controlplane.specs import brief
@@ -37,40 +35,17 @@ class PolicyForm(ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(Policy)
-class PolicyAdmin(ServiceAdmin):
+class PolicyAdmin(VersionedAdmin):
     form = PolicyForm
-    list_display = ["name", "owner", "id", "created_at", "archived_at"]
-    list_filter = [("archived_at", admin.EmptyFieldListFilter), "owner"]
-    search_fields = ["id", "name", "owner__username"]
-    list_select_related = ["owner"]
-    actions = ["archive", "bring_back"]
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return bool(request.user.has_perm("policies.add_policy"))
+    def create(self, *, owner: User, name: str, spec: Any) -> Policy:
+        return create_policy(owner=owner, name=name, spec=spec).policy
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return bool(request.user.has_perm("policies.change_policy"))
+    def add_version(self, row: Policy, user: User, spec: Any) -> None:
+        add_version(policy=row, user=user, spec=spec)
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Policy | None = None) -> list[str]:
-        return ["name", "owner"] if obj else []
-
-    def save_model(self, request: HttpRequest, obj: Policy, form: Any, change: bool) -> None:  # noqa: FBT001
-        spec = form.cleaned_data["spec"]
-        if change:
-            add_version(policy=obj, user=require_person(request.user), spec=spec)
-        else:
-            made = create_policy(owner=obj.owner, name=obj.name, spec=spec).policy
-            obj.pk, obj._state.adding = made.pk, False
-
-    @admin.action(description="Archive")
-    def archive(self, request: HttpRequest, queryset: QuerySet[Policy]) -> None:
-        self.apply(
-            request, queryset, "policies archived", lambda p, who: set_archived(policy=p, user=who, archived=True)
-        )
-
-    @admin.action(description="Bring back from the archive")
-    def bring_back(self, request: HttpRequest, queryset: QuerySet[Policy]) -> None:
-        self.apply(request, queryset, "policies back", lambda p, who: set_archived(policy=p, user=who, archived=False))
+    def set_archived(self, row: Policy, user: User, *, archived: bool) -> None:
+        set_archived(policy=row, user=user, archived=archived)
 
 
 @admin.register(PolicyVersion)

@@ -6,8 +6,8 @@ from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
 
-from controlplane.access import require_person
-from controlplane.adminsite import ServiceAdmin, SpecField, refused
+from controlplane.accounts.models import User
+from controlplane.adminsite import ServiceAdmin, SpecField, VersionedAdmin, refused
 from controlplane.specs import brief
 from controlplane.workloads.models import ArrivalPlan, Dataset, Workload, WorkloadVersion
 from controlplane.workloads.services import (
@@ -55,45 +55,17 @@ class WorkloadForm(ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(Workload)
-class WorkloadAdmin(ServiceAdmin):
+class WorkloadAdmin(VersionedAdmin):
     form = WorkloadForm
-    list_display = ["name", "owner", "id", "created_at", "archived_at"]
-    list_filter = [("archived_at", admin.EmptyFieldListFilter), "owner"]
-    search_fields = ["id", "name", "owner__username"]
-    list_select_related = ["owner"]
-    actions = ["archive", "bring_back"]
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return bool(request.user.has_perm("workloads.add_workload"))
+    def create(self, *, owner: User, name: str, spec: Any) -> Workload:
+        return create_workload(owner=owner, name=name, spec=spec).workload
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return bool(request.user.has_perm("workloads.change_workload"))
+    def add_version(self, row: Workload, user: User, spec: Any) -> None:
+        add_version(workload=row, user=user, spec=spec)
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Workload | None = None) -> list[str]:
-        return ["name", "owner"] if obj else []
-
-    def save_model(self, request: HttpRequest, obj: Workload, form: Any, change: bool) -> None:  # noqa: FBT001
-        spec = form.cleaned_data["spec"]
-        if change:
-            add_version(workload=obj, user=require_person(request.user), spec=spec)
-        else:
-            made = create_workload(owner=obj.owner, name=obj.name, spec=spec).workload
-            obj.pk, obj._state.adding = made.pk, False
-
-    @admin.action(description="Archive")
-    def archive(self, request: HttpRequest, queryset: QuerySet[Workload]) -> None:
-        self.apply(
-            request,
-            queryset,
-            "workloads archived",
-            lambda w, who: set_archived(workload=w, user=who, archived=True),
-        )
-
-    @admin.action(description="Bring back from the archive")
-    def bring_back(self, request: HttpRequest, queryset: QuerySet[Workload]) -> None:
-        self.apply(
-            request, queryset, "workloads back", lambda w, who: set_archived(workload=w, user=who, archived=False)
-        )
+    def set_archived(self, row: Workload, user: User, *, archived: bool) -> None:
+        set_archived(workload=row, user=user, archived=archived)
 
 
 @admin.register(WorkloadVersion)

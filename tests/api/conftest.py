@@ -24,20 +24,8 @@ from controlplane.policies.services import create_policy
 from controlplane.runs.models import Run
 from controlplane.workloads.models import Dataset, Workload
 from controlplane.workloads.services import create_workload, import_trace
+from tests.samples import EXPERIMENT, POLICY, WORKLOAD
 
-WORKLOAD: dict[str, Any] = {
-    "arrivals": {"constant": {"rate_rps": 10}},
-    "lengths": {"prompt": {"fixed": 8}, "output": {"fixed": 4}},
-    "requests": 20,
-}
-POLICY: dict[str, Any] = {"policy": "vllm_v1", "batch": {"token_budget": 512}}
-EXPERIMENT: dict[str, Any] = {
-    "name": "budgets",
-    "workload": WORKLOAD,
-    "target": {"torch": {"device": "cpu"}},
-    "arms": {"baseline": {"policy": "static"}, "chunked": POLICY},
-    "repeats": 2,
-}
 PROFILE: dict[str, Any] = {
     "name": "probe",
     "model": "demo-s",

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.accounts.models import User
-from tests.api.conftest import EXPERIMENT, Api, World
+from tests.api.conftest import Api, World
+from tests.samples import EXPERIMENT
 
 SHAPE = {"type", "title", "status", "code", "detail", "problems", "request_id"}
 

@@ -12,7 +12,8 @@ from controlplane.api.models import IdempotentAnswer
 from controlplane.experiments.models import Experiment
 from controlplane.policies.models import Policy
 from controlplane.workloads.models import Dataset
-from tests.api.conftest import EXPERIMENT, TRACE, Api, World
+from tests.api.conftest import TRACE, Api, World
+from tests.samples import EXPERIMENT
 
 KEY = {"Idempotency-Key": "release-42"}
 

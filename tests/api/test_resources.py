@@ -10,7 +10,8 @@ from controlplane.accounts.models import User
 from controlplane.experiments.models import Experiment
 from controlplane.runs.lifecycle import State
 from controlplane.runs.models import Run
-from tests.api.conftest import EXPERIMENT, POLICY, PROFILE, TRACE, WORKLOAD, Api, World
+from tests.api.conftest import PROFILE, TRACE, Api, World
+from tests.samples import EXPERIMENT, POLICY, WORKLOAD
 
 
 def test_submitting_answers_201_with_the_address_and_every_run(api: Api) -> None:

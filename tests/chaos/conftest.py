@@ -15,12 +15,8 @@ from controlplane.runs.services import queue_run
 from controlplane.workloads.models import ArrivalPlan
 from controlplane.workloads.services import freeze
 from tests.chaos.stack import SCALED, Stack, wait_for
+from tests.samples import WORKLOAD
 
-WORKLOAD = {
-    "arrivals": {"constant": {"rate_rps": 10}},
-    "lengths": {"prompt": {"fixed": 8}, "output": {"fixed": 4}},
-    "requests": 20,
-}
 JOB: dict[str, Any] = {
     "policy": {"policy": "static"},
     "target": {"torch": {"device": "cpu"}},

@@ -13,19 +13,7 @@ from controlplane.runs.models import Run
 from controlplane.runs.services import claim, finish, queue_run, record_state
 from controlplane.workloads.models import ArrivalPlan
 from controlplane.workloads.services import freeze
-
-WORKLOAD: dict[str, Any] = {
-    "arrivals": {"constant": {"rate_rps": 10}},
-    "lengths": {"prompt": {"fixed": 8}, "output": {"fixed": 4}},
-    "requests": 20,
-}
-EXPERIMENT: dict[str, Any] = {
-    "name": "budgets",
-    "workload": WORKLOAD,
-    "target": {"torch": {"device": "cpu"}},
-    "arms": {"baseline": {"policy": "static"}, "chunked": {"policy": "vllm_v1", "batch": {"token_budget": 512}}},
-    "repeats": 2,
-}
+from tests.samples import WORKLOAD
 
 
 @pytest.fixture(autouse=True)

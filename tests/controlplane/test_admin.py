@@ -22,8 +22,8 @@ from controlplane.policies.services import create_policy
 from controlplane.runs.lifecycle import State
 from controlplane.runs.models import Run
 from controlplane.workloads.models import Dataset, Workload
-from tests.controlplane.conftest import EXPERIMENT, WORKLOAD
 from tests.controlplane.test_workloads import TRACE
+from tests.samples import EXPERIMENT, WORKLOAD
 
 OURS = ("runs", "evidence", "fleet", "experiments", "workloads", "policies")
 

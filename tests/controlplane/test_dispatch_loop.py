@@ -16,7 +16,7 @@ from controlplane.experiments.models import Experiment
 from controlplane.experiments.services import advance as settle
 from controlplane.experiments.services import submit_experiment
 from controlplane.runs.services import request_cancel
-from tests.controlplane.conftest import EXPERIMENT
+from tests.samples import EXPERIMENT
 
 NOW = datetime(2026, 1, 1)
 

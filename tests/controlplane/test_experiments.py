@@ -31,7 +31,7 @@ from controlplane.workloads.services import create_workload
 from scheduler_core.spec.job import RunJob
 from scheduler_core.spec.parse import parse
 from scheduler_core.types.errors import InputError
-from tests.controlplane.conftest import EXPERIMENT, WORKLOAD
+from tests.samples import EXPERIMENT, WORKLOAD
 
 Status = Experiment.Status
 

@@ -25,7 +25,7 @@ from controlplane.workloads.services import (
 )
 from scheduler_core.types.errors import InputError
 from scheduler_core.workload.plan import ArrivalPlan as FrozenPlan
-from tests.controlplane.conftest import WORKLOAD
+from tests.samples import WORKLOAD
 
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:17:{second:02d}.0000000,{100 + second},{10 + second}\n" for second in range(5)

@@ -19,7 +19,8 @@ from controlplane.policies.services import create_policy
 from controlplane.runs.models import Attempt, Run
 from controlplane.workloads.models import Dataset, WorkloadVersion
 from controlplane.workloads.services import create_workload, import_trace
-from tests.ui.samples import EXPERIMENT, HOSTILE, PROFILE, SUMMARY, TRACE, VERDICT, WORKLOAD
+from tests.samples import EXPERIMENT, WORKLOAD
+from tests.ui.samples import HOSTILE, PROFILE, SUMMARY, TRACE, VERDICT
 
 
 @pytest.fixture(autouse=True)

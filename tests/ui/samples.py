@@ -2,20 +2,10 @@
 
 from typing import Any
 
+from tests.samples import EXPERIMENT
+
 HOSTILE = "<img src=x onerror=alert(1)>{{7*7}}"
 
-WORKLOAD: dict[str, Any] = {
-    "arrivals": {"constant": {"rate_rps": 10}},
-    "lengths": {"prompt": {"fixed": 8}, "output": {"fixed": 4}},
-    "requests": 20,
-}
-EXPERIMENT: dict[str, Any] = {
-    "name": "budgets",
-    "workload": WORKLOAD,
-    "target": {"torch": {"device": "cpu"}},
-    "arms": {"baseline": {"policy": "static"}, "chunked": {"policy": "vllm_v1", "batch": {"token_budget": 512}}},
-    "repeats": 2,
-}
 TRACE = b"arrival_s,prompt_tokens,output_tokens\n0,10,5\n1,12,0\n1,9,3\n4,7,2\n"
 PROFILE: dict[str, Any] = {
     "name": "p", "model": "demo-s", "device": "cpu", "dtype": "float32",

@@ -11,8 +11,9 @@ from controlplane.policies.models import PolicyVersion
 from controlplane.runs.models import Run
 from controlplane.workloads.models import Dataset, WorkloadVersion
 from scheduler_core.spec.yamltext import dump_yaml
+from tests.samples import EXPERIMENT, WORKLOAD
 from tests.ui.conftest import World
-from tests.ui.samples import EXPERIMENT, TRACE, WORKLOAD
+from tests.ui.samples import TRACE
 
 YAML = {"mode": "yaml", "do": "save"}
 

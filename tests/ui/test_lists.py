@@ -14,8 +14,8 @@ from controlplane.policies.services import create_policy
 from controlplane.runs.models import Run
 from controlplane.ui import listing
 from controlplane.workloads.services import create_workload
+from tests.samples import EXPERIMENT, WORKLOAD
 from tests.ui.conftest import signed_in
-from tests.ui.samples import EXPERIMENT, WORKLOAD
 
 
 def fill(owner: User, amount: int, first: int) -> None:
