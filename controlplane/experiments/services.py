@@ -139,8 +139,8 @@ def advance(experiment_id: str) -> None:
         decide_if_finished(experiment_id)
         return
     status = Experiment.Status.QUEUED if states <= set(WAITING_STATES) else Experiment.Status.RUNNING
-    stale = Experiment.objects.filter(pk=experiment_id).exclude(status=status)
-    if stale.update(status=status, decided_at=None, reason=""):
+    differing = Experiment.objects.filter(pk=experiment_id).exclude(status=status)
+    if differing.update(status=status, decided_at=None, reason=""):
         announce_experiment(experiment_id)
 
 

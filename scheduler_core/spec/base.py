@@ -23,7 +23,7 @@ class Spec(BaseModel):
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _fraction(value: object) -> object:
+def read_fraction(value: object) -> object:
     """``"10%"``, ``"+5%"`` and ``"-2%"`` as fractions; numbers stay as they are."""
     if isinstance(value, str):
         match = re.fullmatch(r"\s*([+-]?\d+(?:\.\d+)?)\s*%\s*", value)
@@ -42,8 +42,8 @@ def _slug(value: str) -> str:
     return value
 
 
-Fraction = Annotated[float, BeforeValidator(_fraction)]
-Share = Annotated[float, BeforeValidator(_fraction), Field(ge=0, le=1)]
+Fraction = Annotated[float, BeforeValidator(read_fraction)]
+Share = Annotated[float, BeforeValidator(read_fraction), Field(ge=0, le=1)]
 Name = Annotated[str, AfterValidator(_slug)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]

@@ -58,7 +58,7 @@ def test_no_process_of_the_control_plane_ever_loads_torch(stack: Stack, queue: Q
     pids = [stack.process("dispatch").pid, stack.process("worker").pid, *stack.children("worker")]
     for pid in pids:
         maps = Path(f"/proc/{pid}/maps").read_text()
-        assert "libpython" in maps or "python" in maps
+        assert "python" in maps  # it is that process, still alive
         assert "torch" not in maps
 
 

@@ -155,7 +155,7 @@ def test_a_trace_is_imported_with_what_its_reader_found(browser: Client) -> None
     assert answer["Location"] == f"/traces/{dataset.pk}/"
     assert dataset.name == "last week"
     page = browser.get(answer["Location"]).content.decode()
-    assert "1 group with 2 rows" in page or "no two rows share a time" in page
+    assert "no two rows share a time" in page  # of the two at 1 s, one has no output and is left out
     assert dataset.inspection["zero_output_rows"] == 1
 
 

@@ -73,7 +73,7 @@ def layout_of(model: type[BaseModel]) -> Layout:
 
 def shape_of(info: FieldInfo) -> Shape:
     """Shape of a field."""
-    percent = any(getattr(item, "func", None) is base._fraction for item in info.metadata)
+    percent = any(getattr(item, "func", None) is base.read_fraction for item in info.metadata)
     shape = _shape(info.annotation, percent=percent)
     absent = shape.kind == "model" and info.default is None and not info.is_required()
     return replace(shape, optional=True) if absent else shape
@@ -108,7 +108,7 @@ def _alternatives(annotation: Any) -> tuple[list[Any], bool]:
     if origin is Annotated:
         inner, *metadata = get_args(annotation)
         options, fractions = _alternatives(inner)
-        return options, fractions or any(getattr(item, "func", None) is base._fraction for item in metadata)
+        return options, fractions or any(getattr(item, "func", None) is base.read_fraction for item in metadata)
     if origin in (typing.Union, types.UnionType):
         found: list[Any] = []
         fractions = False
