@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from controlplane.api.v1 import datasets, experiments, fleet, meta, policies, runs, workloads
+from controlplane.api.v1 import comparisons, datasets, experiments, fleet, meta, policies, runs, workloads
 
 app_name = "api"
 
@@ -38,6 +38,7 @@ urlpatterns = [
     path("experiments/<str:pk>/cancel", experiments.ExperimentCancel.as_view(), name="experiment-cancel"),
     path("experiments/<str:pk>/clone", experiments.ExperimentClone.as_view(), name="experiment-clone"),
     path("experiments/<str:pk>/exports/<str:name>", experiments.ExperimentExport.as_view(), name="experiment-export"),
+    path("comparisons", comparisons.Comparisons.as_view(), name="comparisons"),
     path("runs", runs.Runs.as_view(), name="runs"),
     path("runs/<str:pk>", runs.RunDetail.as_view(), name="run"),
     path("runs/<str:pk>/cancel", runs.RunCancel.as_view(), name="run-cancel"),

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import ExperimentFile, Json
+from headway.cli.options import ExperimentFile, Json, Junit, PullRequest, Report
 from headway.cli.output import as_json, say
+from headway.cli.verdicts import print_verdict, write_reports
 
 REFUSED = 2
 
@@ -17,6 +18,9 @@ def play(
     *,
     as_data: Json = False,
     evidence: Annotated[Path | None, typer.Option(help="Keep records and tables in this folder.")] = None,
+    junit: Junit = None,
+    report: Report = None,
+    pull_request: PullRequest = False,
 ) -> None:
     """Play an experiment here, with no server, and judge it. Exit status: that of the verdict."""
     from headway import specfile
@@ -34,12 +38,11 @@ def play(
         say(note)
     for failure in played.failures:
         say(f"failed: {failure['arm']}, repeat {failure['repeat'] + 1}: {failure['reason']}")
+    write_reports(verdict, played.runs, junit=junit, report=report)
     if as_data:
         as_json(played.as_json())
     else:
-        from scheduler_core.verdict.text import render
-
-        print(render(verdict))
+        print_verdict(verdict, pull_request=pull_request)
     raise typer.Exit(verdict.exit_code)
 
 

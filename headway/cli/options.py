@@ -10,3 +10,6 @@ Token = Annotated[str | None, typer.Option("--token", help="API token; better in
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ExperimentFile = Annotated[Path, typer.Argument(metavar="FILE", help="Experiment file (YAML or JSON).")]
 ExperimentId = Annotated[str, typer.Argument(metavar="ID", help="Experiment, such as exp_7k2m...")]
+Junit = Annotated[Path | None, typer.Option("--junit", help="Write the verdict as JUnit XML to this file, too.")]
+Report = Annotated[Path | None, typer.Option("--report", help="Write a page that opens offline to this file, too.")]
+PullRequest = Annotated[bool, typer.Option("--pr", help="Print the verdict as text for a pull request.")]

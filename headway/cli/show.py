@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import ExperimentId, Json, Token, Url
+from headway.cli.options import ExperimentId, Json, Junit, PullRequest, Token, Url
 from headway.cli.output import as_json, say, table
 
 
@@ -48,8 +48,8 @@ def list_experiments(
 def show(
     experiment: ExperimentId,
     *,
-    junit: Annotated[Path | None, typer.Option(help="Write the verdict as JUnit XML to this file, too.")] = None,
-    pull_request: Annotated[bool, typer.Option("--pr", help="Print the verdict as text for a pull request.")] = False,
+    junit: Junit = None,
+    pull_request: PullRequest = False,
     as_data: Json = False,
     url: Url = None,
     token: Token = None,

@@ -46,6 +46,16 @@ def test_without_json_the_verdict_is_told_in_words(headway: Headway, written: Ca
     assert "ttft_p95_ms" in ran.out
 
 
+def test_play_writes_what_build_servers_and_pull_requests_take(
+    headway: Headway, written: Callable[..., Path], tmp_path: Path
+) -> None:
+    page, suite = tmp_path / "page.html", tmp_path / "suite.xml"
+    ran = headway("play", written(), "--report", page, "--junit", suite, "--pr")
+    assert ran.out.startswith("## small\n")
+    assert page.read_text().startswith("<!doctype html>") and "<h2>Runs</h2>" in page.read_text()
+    assert 'name="chunked against baseline"' in suite.read_text()
+
+
 def test_play_opens_no_connection(headway: Headway, written: Callable[..., Path], monkeypatch: Any) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("local play used the network")

@@ -25,6 +25,9 @@ def read_measured(path: Path, tool: str) -> MeasuredRun:
         run = reader(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError([Problem(str(path), f"cannot be read: {error}")]) from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, csv.Error) as error:
+        # A value of a foreign type or shape, wherever a reader tripped over it, is a fault of the file.
+        raise InputError([Problem(str(path), f"is not laid out as {tool} writes it: {error}")]) from None
     if not run.requests:
         raise InputError([Problem(str(path), "holds no requests")])
     return run

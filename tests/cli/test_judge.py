@@ -1,0 +1,43 @@
+"""``headway judge``: other tools' files in, the verdict's text, files and exit status out."""
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Headway
+from tests.verdict.measured_files import two_arms
+
+
+def _arguments(folder: Path, factor: float) -> list[str]:
+    return [f"{arm}={path}" for arm, files in two_arms(folder, factor=factor).items() for path in files]
+
+
+def test_files_are_judged_and_the_status_is_the_verdicts(headway: Headway, tmp_path: Path) -> None:
+    ran = headway("judge", *_arguments(tmp_path, 0.6))
+    assert ran.status == 0, ran.err
+    assert ran.out.startswith("accept   candidate against baseline, 5 x 120 requests each")
+    assert "candidate: read as bench-serving" in ran.err
+    slower = headway("judge", *_arguments(tmp_path, 1.5), "--json")
+    assert slower.status == 20
+    assert json.loads(slower.out)["verdict"]["exit_code"] == 20
+
+
+def test_a_goal_file_and_reports(headway: Headway, tmp_path: Path) -> None:
+    goal = tmp_path / "goal.yaml"
+    goal.write_text("goal: {primary: e2e_p95_ms, better_by: 5%}\n")
+    page, suite = tmp_path / "page.html", tmp_path / "suite.xml"
+    ran = headway("judge", *_arguments(tmp_path, 0.6), "--goal", goal, "--report", page, "--junit", suite, "--pr")
+    assert ran.status == 0, ran.err
+    assert "| e2e_p95_ms |" in ran.out
+    assert "<svg" in page.read_text()
+    assert 'name="primary e2e_p95_ms"' in suite.read_text()
+
+
+def test_wrong_input_is_one_clear_line(headway: Headway, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"ttfts": [1]}')
+    good = _arguments(tmp_path, 1.0)[0]
+    assert "write ARM=FILE" in headway("judge", "file.json", good).err
+    ran = headway("judge", good, f"other={bad}")
+    assert ran.status == 1
+    assert f"{bad}: is of no known tool" in ran.err
+    assert "'nope' is not one of" in headway("judge", good, f"other={bad}", "--tool", "nope").err
