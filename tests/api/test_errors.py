@@ -170,7 +170,7 @@ def _with(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 MUTATED = st.builds(lambda path, new: _with(EXPERIMENT, path, new), st.sampled_from(_paths(EXPERIMENT)), JSON)
-QUIET = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUIET = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @QUIET

@@ -166,5 +166,5 @@ class LifecycleTest(TestCase):
         slow = [HealthCheck.too_slow, HealthCheck.filter_too_much]
         check(
             Lifecycle,
-            settings=settings(max_examples=40, stateful_step_count=15, deadline=None, suppress_health_check=slow),
+            settings=settings(max_examples=40, stateful_step_count=15, suppress_health_check=slow),
         )

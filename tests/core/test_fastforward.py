@@ -139,7 +139,7 @@ def build(rows: Any, scale: Any) -> Any:
     return requests
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(spec=SPECS, rows=REQUESTS, blocks=st.integers(6, 40), scale=st.sampled_from([0, 0.1, 1]))
 def test_fast_forward_changes_nothing(spec: Any, rows: Any, blocks: Any, scale: Any) -> None:
     requests, capacity = build(rows, scale), Capacity(blocks, 60)

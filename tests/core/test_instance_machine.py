@@ -128,4 +128,4 @@ class InstanceMachine(RuleBasedStateMachine):
 
 
 TestInstance = InstanceMachine.TestCase
-TestInstance.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestInstance.settings = settings(max_examples=60, stateful_step_count=25)

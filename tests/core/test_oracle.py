@@ -32,7 +32,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(rules=RULES, events=EVENTS)
 def test_the_planner_reads_the_rules_as_the_oracle_does(rules: Any, events: Any) -> None:
     spec = policy_spec(

@@ -69,7 +69,7 @@ def test_vtc_lifts_to_who_left_last_when_nobody_waits() -> None:
     assert account.counters == {"a": 70, "b": 70}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     prompts=st.tuples(st.integers(1, 40), st.integers(1, 40)),
     outputs=st.tuples(st.integers(1, 30), st.integers(1, 30)),
@@ -101,7 +101,7 @@ def test_sarathi_clamps_what_is_left_of_the_chunk() -> None:
     assert chunk.limit(decode, 1, view) > 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rows=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=12))
 def test_sarathi_never_delays_a_decode(rows: Any) -> None:
     """SA-06: whoever has emitted and runs emits in every step, whatever prefills come."""

@@ -31,7 +31,7 @@ def solo(executor: TorchExecutor, shape: Shape, known: dict[Shape, Answer]) -> A
     return known[shape]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shapes=SHAPES, seed=st.integers(0, 10**6))
 def test_no_plan_changes_a_token(shapes: list[Shape], seed: int, loaded: Callable[..., TorchExecutor]) -> None:
     check(loaded("llama"), shapes, seed, {})

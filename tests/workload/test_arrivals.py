@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -73,7 +73,6 @@ def test_quantile_gaps_are_scaled_to_the_rate() -> None:
     assert gaps.max() <= 5 / 3 / 1.75 + 1e-9
 
 
-@settings(deadline=None)
 @given(st.floats(0, 20), st.floats(0.1, 20), st.floats(0.5, 200), st.integers(0, 1000))
 def test_ramp_inverts_its_cumulative_rate(start: float, end: float, over: float, seed: int) -> None:
     """L(t) = a t + (b - a) t^2 / 2T up to T, then rate b: at each arrival L is the unit process's point."""

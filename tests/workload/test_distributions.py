@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -71,7 +71,6 @@ def test_tables_do_not_depend_on_the_decimal_context_of_the_caller() -> None:
         assert (gamma(0.7), lognormal(300.0, 200.0)) == expected
 
 
-@settings(deadline=None)
 @given(st.sampled_from([0.01, 0.3, 1.0, 7.0, 100.0]), st.integers(0, ONE - 1), st.integers(0, ONE - 1))
 def test_quantiles_never_fall(shape: float, one: int, other: int) -> None:
     low, high = sorted((one, other))

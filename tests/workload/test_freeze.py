@@ -74,7 +74,7 @@ WORKLOADS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(WORKLOADS)
 def test_laws_of_every_plan(data: dict[str, Any]) -> None:
     """Dense indices, rising own arrivals, dependencies that come before, limits that hold, ids within the prompt."""
@@ -95,7 +95,7 @@ def test_laws_of_every_plan(data: dict[str, Any]) -> None:
     assert len({request.seed for request in requests}) == len(requests)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(WORKLOADS.filter(lambda data: data["sessions"] is not None))
 def test_laws_of_sessions(data: dict[str, Any]) -> None:
     """A turn repeats all before it: its prompt is longer than prompt + answer before, and begins with its blocks."""
