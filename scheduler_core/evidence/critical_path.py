@@ -6,7 +6,7 @@ The path's length is the elapsed time by construction: the sweep partitions arri
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduler_core.evidence.sweep import REQUEUE, Segment, StepShape, sweep
+from scheduler_core.evidence.sweep import REQUEUE, Segment, StepTime, sweep
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.records import Arrived, Loaded, Preempted, Record, Step
@@ -110,6 +110,6 @@ class PathSpans:
             self._spans.append(Segment(kind, since, step.planned_ns))
             self._waiting = None
         phase, sampled = (row[4], row[5]) if row is not None else (IntervalClass.STALLED.value, 0)
-        self._spans += StepShape(step).spans(phase)
+        self._spans += StepTime(step).spans(phase)
         if sampled:
             self._last_token = step.available_ns

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scheduler_core.evidence.columns import MISSING, Codes, IntColumns, Ints
-from scheduler_core.evidence.sweep import SEGMENTS, Segment, StepShape
+from scheduler_core.evidence.sweep import SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
-from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.reasons import Defer, Outcome
 from scheduler_core.types.records import (
     Admitted,
     Arrived,
@@ -44,11 +44,10 @@ GAP_INTS = ("request", "token", "at_ns", "gap_ns", "cause")
 
 IDLE_HOST = "host"
 _IDLE_CAUSES = {
-    "no_blocks": "memory",
-    "batch_running": "policy",
-    "waiting_for_batch": "policy",
-    "batch_full": "policy",
-    "held_by_operator": "policy",
+    Defer.NO_BLOCKS.value: "memory",
+    Defer.BATCH_RUNNING.value: "policy",
+    Defer.WAITING_FOR_BATCH.value: "policy",
+    Defer.BATCH_FULL.value: "policy",
 }
 
 
@@ -225,7 +224,7 @@ class RunFold:
         self.ties.setdefault(record.request, []).append(record.position)
 
     def _step(self, record: Step) -> None:
-        shape = StepShape(record)
+        shape = StepTime(record)
         self.digests.take(record, self.started.block_size if self.started else 1)
         idle = self._idle(shape)
         prefill = decode = recompute = prefilling = 0
@@ -249,7 +248,7 @@ class RunFold:
         )  # fmt: skip
         self._idle_reason = ""
 
-    def _account(self, record: Step, shape: StepShape, has_prefill: bool) -> None:  # noqa: FBT001
+    def _account(self, record: Step, shape: StepTime, has_prefill: bool) -> None:  # noqa: FBT001
         at, open_, loads = record.available_ns, self._open, self.loads
         for request, _, _, length, phase, sampled, _ in record.grants:
             line = open_.get(request)
@@ -278,7 +277,7 @@ class RunFold:
             cause = line.end_gap(gap)
             self._gaps.append(request, line.tokens - 1, at_ns, gap, self.labels.causes.code(cause))
 
-    def _idle(self, shape: StepShape) -> tuple[int, int, int]:
+    def _idle(self, shape: StepTime) -> tuple[int, int, int]:
         """(idle with runnable work, idle with nothing runnable, cause) between the last compute and this one."""
         end, begin = shape.compute_start_ns, self._compute_end
         if begin is None:

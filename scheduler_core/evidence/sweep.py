@@ -88,7 +88,7 @@ def unattributed_bound_ns(e2e_ns: Ns, *, modelled: bool) -> Ns:
     return 0 if modelled else max(NS_PER_MS, e2e_ns // 100)
 
 
-class StepShape:
+class StepTime:
     """What one step means for the time of a request that took part in it, computed once for all of them.
 
     Participants own the step's compute (as their phase) and its transfer lanes; host planning before the compute is

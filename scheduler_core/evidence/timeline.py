@@ -8,7 +8,7 @@ from scheduler_core.evidence.sweep import (
     SEGMENTS,
     UNATTRIBUTED,
     Segment,
-    StepShape,
+    StepTime,
     sweep,
     total_by_rank,
 )
@@ -70,7 +70,7 @@ class Timeline:
         self.segments_at_first: list[Ns] | None = None
         self.waiting_since: Ns | None = arrived.at_ns
         self.waiting_kind = _QUEUE
-        self.pending: list[tuple[StepShape, str]] = []
+        self.pending: list[tuple[StepTime, str]] = []
         self.pending_end: Ns = arrived.at_ns
         self.first_token: Ns | None = None
         self.last_token: Ns | None = None
@@ -87,7 +87,7 @@ class Timeline:
         self.gap_prefill = False
         self.gap_host: Ns = 0
 
-    def join(self, shape: StepShape, role: str, loads: Sequence[Segment]) -> None:
+    def join(self, shape: StepTime, role: str, loads: Sequence[Segment]) -> None:
         """The request takes part in a step as ``role`` (a phase, or stalled); a wait ends with the step's planning."""
         if self.waiting_since is not None:
             self._end_wait(shape.planned_ns, loads)

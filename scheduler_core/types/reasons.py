@@ -23,7 +23,6 @@ class Defer(StrEnum):
     BATCH_RUNNING = "batch_running"
     WAITING_FOR_BATCH = "waiting_for_batch"
     PREEMPTED_THIS_STEP = "preempted_this_step"
-    HELD_BY_OPERATOR = "held_by_operator"
 
 
 class Reject(StrEnum):
@@ -49,4 +48,3 @@ class Stall(StrEnum):
     BUDGET_SPENT = "budget_spent"
     HELD_BY_POLICY = "held_by_policy"
     OTHERS_PREFILL = "others_prefill"
-    BATCH_SLOT_HELD = "batch_slot_held"

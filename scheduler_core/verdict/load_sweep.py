@@ -32,14 +32,14 @@ Points = Mapping[float, Sequence[RunSummary]]
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class SustainedLoad:
     """Of one arm in one repeat; ``load`` is the end of the range where it was not resolved."""
 
     load: float
     resolved: str
 
 
-def capacity(shares: Mapping[float, float], attainment: float) -> Capacity:
+def capacity(shares: Mapping[float, float], attainment: float) -> SustainedLoad:
     """The highest load at which ``attainment`` is met, linear between the last load that met it and the next.
 
     ``shares`` maps load to attainment. Loads beyond the first miss do not count, even where luck met it again.
@@ -48,11 +48,11 @@ def capacity(shares: Mapping[float, float], attainment: float) -> Capacity:
     for load, share in sorted(shares.items()):
         if share < attainment:
             if met is None:
-                return Capacity(load, "below")
+                return SustainedLoad(load, "below")
             low, above = met
-            return Capacity(low + (load - low) * (above - attainment) / (above - share), "within")
+            return SustainedLoad(low + (load - low) * (above - attainment) / (above - share), "within")
         met = (load, share)
-    return Capacity(met[0] if met else math.nan, "above")
+    return SustainedLoad(met[0] if met else math.nan, "above")
 
 
 def knee(curve: Mapping[float, float]) -> float | None:
