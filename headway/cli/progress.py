@@ -62,6 +62,15 @@ class PlayProgress(_Bar):
         self._show(text, done, step.total, always=step.done == 0)
 
 
+class SweepProgress(_Bar):
+    """Runs of a local sweep; each load is a bar of its own."""
+
+    def __call__(self, load: float, step: Step) -> None:
+        text = f"{self._title} at {load:g}: run {step.number} of {step.total}, {step.arm}"
+        done = step.number - 1 + step.done / max(step.requests, 1)
+        self._show(text, done, step.total, always=step.done == 0)
+
+
 class CalibrationProgress(_Bar):
     """Steps of a calibration."""
 

@@ -20,6 +20,7 @@ from scheduler_core.verdict.schema import (
     EXIT_NOT_COMPARABLE,
     ArmCapacity,
     Decision,
+    LoadPoint,
     SweepVerdict,
 )
 from scheduler_core.verdict.wording import digits
@@ -149,11 +150,10 @@ def _arm(
     name: str, repeats: Mapping[int, Mapping[float, RunSummary]], points: Points, unit: str, attainment: float
 ) -> ArmCapacity:
     """Capacity over the mean attainment of all repeats, and the knee of the mean tail."""
-    runs = list(repeats.values())
-    shares = {load: sum(_shares(run)[load] for run in runs) / len(runs) for load in points} if runs else {}
-    found = capacity(shares, attainment)
-    tails = {load: [value for run in runs if (value := _value(run[load], TAIL)) is not None] for load in points}
-    bend = knee({load: sum(values) / len(values) for load, values in tails.items() if len(values) == len(runs) > 0})
+    curve = [_point(load, [run[load] for run in repeats.values()]) for load in sorted(points)] if repeats else []
+    found = capacity({point.load: point.attainment_share for point in curve}, attainment)
+    tails = {point.load: point.ttft_p95_ms for point in curve if point.ttft_p95_ms is not None}
+    bend = knee(tails)
     words = {"within": "carries", "above": "carries at least", "below": "carries less than"}[found.resolved]
     bent = f", its p95 TTFT bends at {digits(bend)}" if bend is not None else ""
     return ArmCapacity(
@@ -162,6 +162,18 @@ def _arm(
         resolved=found.resolved,
         knee=bend,
         sentence=f"{name} {words} {digits(found.load)} {unit} at {attainment * 100:g} % attainment{bent}",
+        curve=curve,
+    )
+
+
+def _point(load: float, runs: Sequence[RunSummary]) -> LoadPoint:
+    """Means over the repeats at one load; the tail only where every repeat has it."""
+    tails = [value for run in runs if (value := _value(run, TAIL)) is not None]
+    return LoadPoint(
+        load=load,
+        attainment_share=sum(_value(run, "attainment_share") or 0.0 for run in runs) / len(runs),
+        goodput_rps=sum(_value(run, "goodput_rps") or 0.0 for run in runs) / len(runs),
+        ttft_p95_ms=sum(tails) / len(tails) if len(tails) == len(runs) else None,
     )
 
 

@@ -104,6 +104,15 @@ class Comparison(Spec):
     exit_code: int
 
 
+class LoadPoint(Spec):
+    """An arm at one load: means over its repeats; None where no repeat has the figure."""
+
+    load: float
+    attainment_share: float
+    goodput_rps: float
+    ttft_p95_ms: float | None
+
+
 class ArmCapacity(Spec):
     """How much load an arm carries: the highest that meets the objectives at the stated attainment.
 
@@ -116,6 +125,7 @@ class ArmCapacity(Spec):
     resolved: Literal["within", "above", "below"]
     knee: float | None
     sentence: str
+    curve: list[LoadPoint] = []
 
 
 class SweepVerdict(Spec):

@@ -1,7 +1,7 @@
 """A verdict in a terminal, in the words that the page shows too."""
 
 from scheduler_core.verdict.gates import gate_words, label_words
-from scheduler_core.verdict.schema import Comparison, Gate, Verdict
+from scheduler_core.verdict.schema import Comparison, Gate, LoadPoint, SweepVerdict, Verdict
 from scheduler_core.verdict.wording import amount, percent, within
 
 
@@ -30,6 +30,27 @@ def comparison_text(comparison: Comparison) -> str:
     for step in comparison.next_steps:
         lines.append(f"  next  {step.title}: {step.because}" + (f"  ({step.command})" if step.command else ""))
     return "\n".join(lines)
+
+
+def sweep_text(sweep: SweepVerdict) -> str:
+    """Headline, each arm's curve with its capacity, gates, conditions."""
+    word = sweep.decision.value if sweep.decision else "no decision"
+    lines = [f"{word:<8} {sweep.headline}"]
+    for arm in sweep.arms:
+        lines.append(f"  {arm.sentence}")
+        lines += [f"    {_load_line(point, sweep.unit)}" for point in arm.curve]
+    width = max((len(gate.metric) for gate in sweep.gates), default=0)
+    lines += [f"  {gate_line(gate, width)}" for gate in sweep.gates]
+    lines += [f"  holds {condition}" for condition in sweep.conditions]
+    return "\n".join(lines) + "\n"
+
+
+def _load_line(point: LoadPoint, unit: str) -> str:
+    tail = amount(point.ttft_p95_ms, "ms") if point.ttft_p95_ms is not None else "not measured"
+    return (
+        f"{amount(point.load, unit)}: objectives met {amount(point.attainment_share, 'share')}, "
+        f"goodput {amount(point.goodput_rps, 'requests/s')}, p95 TTFT {tail}"
+    )
 
 
 def gate_line(gate: Gate, width: int = 0) -> str:
