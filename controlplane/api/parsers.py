@@ -1,6 +1,7 @@
 """Request bodies: JSON and YAML of bounded size and depth, and uploads."""
 
-from typing import Any
+import json
+from typing import Any, NoReturn
 
 from django.conf import settings
 from rest_framework.exceptions import ParseError
@@ -11,11 +12,13 @@ from scheduler_core.types.errors import InputError
 
 
 class BoundedJSONParser(JSONParser):
-    """Strict JSON (no NaN, no Infinity) of bounded depth; the size was capped when the body was read."""
+    """Strict JSON (no NaN, no Infinity, no key twice) of bounded depth; the size was capped when it was read."""
 
     def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
         try:
-            data = super().parse(stream, media_type, parser_context)
+            data = json.loads(stream.read().decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_once)
+        except ValueError as error:
+            raise ParseError(f"JSON parse error - {error}") from None
         except RecursionError:
             raise ParseError("The input is nested too deeply.") from None
         if nested_too_deeply(data):
@@ -37,3 +40,17 @@ class YAMLParser(BaseParser):
         except InputError as error:
             text = str(error)
             raise ParseError(f"{text[0].upper()}{text[1:]}.") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"out of range float values are not JSON compliant: {name}")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; of two members with one name the first would vanish without a word."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} is given twice in one object")
+        found[key] = value
+    return found

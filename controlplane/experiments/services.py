@@ -79,10 +79,15 @@ def check_experiment(*, data: object, user: User) -> dict[str, Any]:
 def _freeze(draft: Draft, user: User) -> ArrivalPlan:
     """The draft's plan; problems are named as fields of the experiment."""
     try:
-        return freeze(spec=draft.spec.workload, user=user)
+        plan = freeze(spec=draft.spec.workload, user=user)
     except InputError as error:
         problems = [Problem(f"workload.{item.where}".rstrip("."), item.message) for item in error.problems]
         raise InputError(problems) from None
+    limit_s = draft.spec.run_limit_s
+    if draft.spec.target.torch is not None and plan.span_s > limit_s:
+        message = f"is {limit_s:g}, but the last request arrives only after {plan.span_s:.0f} s; raise one, or the rate"
+        raise InputError([Problem("run_limit_s", message)])
+    return plan
 
 
 def _create_arms(experiment: Experiment, draft: Draft) -> dict[str, Arm]:

@@ -3,15 +3,26 @@
 import hashlib
 import json
 import re
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
 class Spec(BaseModel):
     """A frozen value with no unknown keys; equal specs have equal digests in every process."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_strip_whitespace=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, data: Any) -> Any:
+        """``yes`` is true in YAML, and true is 1 in Python; where a number is meant, it is a mistake."""
+        for name, value in data.items() if isinstance(data, Mapping) else ():
+            field = cls.model_fields.get(str(name))
+            if isinstance(value, bool) and field is not None and not _takes_truth(field.annotation):
+                raise ValueError(f"{name}: is {str(value).lower()}, which is neither a number nor a text in quotes")
+        return data
 
     def canonical(self) -> dict[str, Any]:
         """Plain JSON data with every default written out."""
@@ -21,6 +32,10 @@ class Spec(BaseModel):
         """Hex digest of the canonical form."""
         text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _takes_truth(annotation: Any) -> bool:
+    return annotation in (bool, Any) or any(map(_takes_truth, get_args(annotation)))
 
 
 def read_fraction(value: object) -> object:

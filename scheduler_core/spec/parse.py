@@ -7,6 +7,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import pydantic
+from pydantic_core import ErrorDetails
 
 from scheduler_core.spec.base import Spec
 from scheduler_core.types.errors import InputError, Problem
@@ -54,7 +55,7 @@ def _problems(cls: type[Spec], error: pydantic.ValidationError) -> list[Problem]
         ):
             continue  # a wrong member is not counted as one; its own problem says enough
         path, parent, own = _follow(cls, item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
+        message = _message(item)
         if item["type"] == "extra_forbidden" and parent is not None:
             message = _unknown(path[-1], list(parent.model_fields))
         elif item["type"] == "value_error" and own is not None:
@@ -67,6 +68,19 @@ def _problems(cls: type[Spec], error: pydantic.ValidationError) -> list[Problem]
         if message not in messages:
             messages.append(message)
     return [Problem(where, ", or: ".join(messages)) for where, messages in wants.items()]
+
+
+def _message(item: ErrorDetails) -> str:
+    """Pydantic's words, or plainer ones where those speak of Python."""
+    value = item["input"]
+    if item["type"] == "string_type" and not isinstance(
+        value, list | tuple | Mapping | NoneType
+    ):  # YAML reads numbers, dates
+        return f"is {str(value).lower()}, where a text is expected; put it in quotes"
+    if item["type"] in ("model_type", "dict_type"):
+        got = "nothing" if value is None else "a list" if isinstance(value, list | tuple) else repr(value)[:40]
+        return f"keys and values are expected here, got {got}"
+    return item["msg"].removeprefix("Value error, ")
 
 
 def _unknown(key: str, known: list[str]) -> str:

@@ -9,7 +9,22 @@ from scheduler_core.types.errors import InputError, Problem
 MAX_DEPTH = 40  # deeper than any spec is nested
 
 
-class _NoAliasLoader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which a key is given once: of two arms with one name, neither may vanish without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        known = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in known:
+                    problem = f"the key {key.value!r} is given twice in one place"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                known.add((key.tag, key.value))
+        return node
+
+
+class _NoAliasLoader(_Loader):
     """Safe YAML without aliases: a short text cannot unfold into a huge value."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -33,7 +48,7 @@ def load_yaml(text: str, *, aliases: bool = False) -> Any:
         InputError: it cannot be read, with its line where that is known, or is nested too deeply.
     """
     try:
-        data = yaml.load(text, Loader=yaml.SafeLoader if aliases else _NoAliasLoader)
+        data = yaml.load(text, Loader=_Loader if aliases else _NoAliasLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}" if mark else ""

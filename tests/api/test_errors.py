@@ -46,7 +46,7 @@ def test_an_unknown_object_and_an_unknown_path_are_404(api: Api) -> None:
 
 
 def test_text_that_is_no_json_is_400(api: Api) -> None:
-    for body in (b"{", b"[1,", b'{"a": NaN}', b"\xff\xfe", b'{"a": Infinity}'):
+    for body in (b"{", b"[1,", b'{"a": NaN}', b"\xff\xfe", b'{"a": Infinity}', b'{"a": 1, "a": 2}'):
         response = api.client.post("/api/v1/experiments", body, content_type="application/json", headers=api.headers)
         assert _problem(response, 400)["code"] == "malformed"
 

@@ -130,6 +130,7 @@ class TestSubmitExperiment:
             ({"arms": {"a": {"policy": "static", "batch": {"sise": 1}}}}, "arms.a.batch.sise"),
             ({"arms": {"a": {"policy": "static", "cache": {"blocks": 10_000}}}}, "arms.a.cache.blocks"),
             ({"repeats": 0}, "repeats"),
+            ({"run_limit_s": 1.5}, "run_limit_s"),  # the last of 20 requests comes after 1.9 s
             ({"workload": {"trace": {"file": "/etc/passwd"}}}, "workload.trace.file"),
             ({"nme": "x"}, "nme"),
             ({"target": {"modelled": {"profile": "a\x00b"}}}, "target.modelled.profile"),

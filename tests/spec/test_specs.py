@@ -197,7 +197,11 @@ def problems(cls: type[Spec], data: object) -> list[str]:
         ({"run_limit_s": float("nan")}, "run_limit_s: Input should be"),
         ({"target": {"torch": {}, "modelled": {}}}, "target: give exactly one of torch, modelled; got torch, modelled"),
         ({"target": {}}, "target: give exactly one of torch, modelled; got nothing"),
-        ({"workload": None}, "workload: Input should be a valid dictionary"),
+        ({"workload": None}, "workload: keys and values are expected here, got nothing"),
+        ({"workload": [1]}, "workload: keys and values are expected here, got a list"),
+        ({"repeats": True}, "repeats: is true, which is neither a number nor a text in quotes"),
+        ({"name": False}, "name: is false, which is neither a number nor a text in quotes"),
+        ({"name": 7}, "name: is 7, where a text is expected; put it in quotes"),
     ],
 )
 def test_mistakes_in_an_experiment(change: dict[str, Any], message: str) -> None:

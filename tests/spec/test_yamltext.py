@@ -38,6 +38,7 @@ def test_a_value_in_two_places_is_written_out_twice() -> None:
         ("a: &a [*a]", "line 1: not readable as YAML: aliases are not accepted here"),
         ("a: \x00", "not readable as YAML"),
         ("[" * 5000, "nested too deeply"),
+        ("a: 1\nb: {c: 1, d: 2,\n  c: 3}", "line 3: not readable as YAML: the key 'c' is given twice in one place"),
     ],
 )
 def test_text_that_says_nothing_is_refused_with_its_line(text: str, problem: str) -> None:
@@ -48,6 +49,12 @@ def test_text_that_says_nothing_is_refused_with_its_line(text: str, problem: str
 
 def test_a_person_s_own_file_may_use_aliases() -> None:
     assert load_mapping("a: &a {x: 1}\nb: *a\n", aliases=True) == {"a": {"x": 1}, "b": {"x": 1}}
+
+
+def test_a_key_given_twice_is_refused_there_too() -> None:
+    with pytest.raises(InputError, match="line 2: not readable as YAML: the key 'a' is given twice"):
+        load_mapping("a: 1\na: 2\n", aliases=True)
+    assert load_mapping("a: &a {x: 1}\nb: {<<: *a, x: 2}\n", aliases=True)["b"] == {"x": 2}
 
 
 def test_an_endless_value_is_refused_where_aliases_are_accepted() -> None:
