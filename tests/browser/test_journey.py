@@ -210,6 +210,12 @@ def test_nothing_destructive_happens_without_a_question(visit: Any) -> None:
     page.get_by_role("button", name="Cancel", exact=True).click()
     dialog.get_by_role("button", name="Cancel the experiment").click()
     expect(page.locator("[data-experiment-status]")).to_have_text(re.compile("Cancelled"), timeout=40_000)
+    expect(page.get_by_role("button", name="Cancel", exact=True)).to_have_count(0)
+    unplayed = page.locator("a[data-run]", has_text="0 of 30").last.locator("progress")
+    expect(unplayed).to_have_js_property("value", 0)  # a bar says what was done, also of a run that has ended
+    page.locator("a[data-run]").first.click()
+    expect(page.locator("[data-live-state]")).to_have_text("Ended")
+    expect(page.locator("[data-live-pause]")).to_be_hidden()
 
 
 @pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["1280", "390"])

@@ -64,7 +64,7 @@ function drawCell(run) {
   if (drawn.textContent.trim() !== run.label) drawn.replaceChildren(stateBadge(run.state, "plain"));
   const bar = cell.querySelector("progress");
   bar.max = run.total || 1;
-  bar.value = run.ended ? bar.max : run.done;
+  bar.value = run.done;
   if (!run.ended && run.total) {
     const left = run.eta_s && run.state === "running" ? `, ${duration(run.eta_s)} left` : "";
     cell.querySelector("[data-text]").textContent = `${run.done} of ${run.total}${left}`;

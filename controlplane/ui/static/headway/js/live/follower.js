@@ -118,9 +118,10 @@ export class RunFollower {
     const ended = this.status?.ended;
     this.bar.querySelector("[data-live-age]").textContent =
       ended || age === null ? "" : `newest sample ${age < 1 ? "just now" : `${Math.floor(age)} s ago`}`;
+    this.bar.querySelector("[data-live-pause]").hidden = Boolean(ended) && !this.#paused; // nothing moves any more
     const { count, reduced } = this.log;
     this.bar.querySelector("[data-live-note]").textContent = count
-      ? `${count.toLocaleString("en")} samples${reduced ? `, the first ${reduced.toLocaleString("en")} reduced to minimum and maximum per pixel` : ""}`
+      ? `${count.toLocaleString("en")} ${count === 1 ? "sample" : "samples"}${reduced ? `, the first ${reduced.toLocaleString("en")} reduced to minimum and maximum per pixel` : ""}`
       : "";
   }
 
