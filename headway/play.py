@@ -4,7 +4,7 @@ Reading, freezing, serving, evidence and verdict are the product's own; only que
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from scheduler_core.spec.target import Profile
 from scheduler_core.spec.workload import WorkloadSpec
 from scheduler_core.types.errors import HeadwayError, InputError, Problem
 from scheduler_core.verdict.schema import Verdict
+from scheduler_core.verdict.sequential import Further, further
 from scheduler_core.workload.plan import ArrivalPlan
 
 
@@ -103,13 +104,27 @@ def play(spec: ExperimentSpec, *, base: Path, on_step: Callable[[Step], None], e
         folder = evidence or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-play-")))
         folder.mkdir(parents=True, exist_ok=True)
         plan.write(folder / "plan.jsonl.gz")
-        for number, (repeat, arm) in enumerate(spec.runs(), start=1):
-            where = Step(number, len(spec.runs()), arm, repeat, 0, len(plan.requests))
-            _run(played, where, folder, on_step)
-        if not played.runs:
-            raise PlayError(f"no run succeeded; the first: {played.failures[0]['reason']}")
-        played.verdict = _decide(spec, played.runs, folder)
+        done = 0
+        more: Further | None = Further(spec.first_pairs(), frozenset(spec.arms))
+        while more:
+            _repeats(played, range(done, more.pairs), more.arms, folder, on_step)
+            played.verdict = _decide(spec, played.runs, folder)
+            done, more = more.pairs, further(spec.goal.looks, more.pairs, played.verdict)
     return played
+
+
+def _repeats(
+    played: Played, repeats: range, arms: Container[str], folder: Path, on_step: Callable[[Step], None]
+) -> None:
+    """Play the runs of ``repeats`` that ``arms`` have in them, in turn."""
+    spec, requests = played.experiment, len(played.plan.requests)
+    before = repeats.start * len(spec.arms)
+    runs = spec.runs(repeats)
+    for number, (repeat, arm) in enumerate(runs, start=before + 1):
+        if arm in arms:
+            _run(played, Step(number, before + len(runs), arm, repeat, 0, requests), folder, on_step)
+    if not played.runs:
+        raise PlayError(f"no run succeeded; the first: {played.failures[0]['reason']}")
 
 
 def _profile(spec: ExperimentSpec) -> tuple[Profile | None, list[str]]:
@@ -156,5 +171,6 @@ def _decide(spec: ExperimentSpec, runs: list[RunSummary], folder: Path) -> Verdi
     from scheduler_core.verdict.decide import decide
     from scheduler_core.verdict.outputs import read_outputs
 
-    folders = {f"{arm}-{repeat + 1}": folder / f"run-{n:03d}" for n, (repeat, arm) in enumerate(spec.runs(), start=1)}
+    order = spec.runs(range(1 + max(run.repeat for run in runs)))
+    folders = {f"{arm}-{repeat + 1}": folder / f"run-{n:03d}" for n, (repeat, arm) in enumerate(order, start=1)}
     return decide(spec, runs, outputs=lambda run: read_outputs(folders[run] / "outputs.parquet"))

@@ -11,6 +11,7 @@ from controlplane.accounts.models import User
 from controlplane.errors import ConflictError
 from controlplane.experiments.deciding import conclude
 from controlplane.experiments.drafts import Draft, read_draft
+from controlplane.experiments.looking import look_further, run_title
 from controlplane.experiments.models import Arm, ArmRun, Experiment
 from controlplane.fleet.selectors import missing_worker
 from controlplane.live.groups import announce_experiment
@@ -109,7 +110,7 @@ def _queue_runs(experiment: Experiment, draft: Draft, arms: dict[str, Arm], plan
     for order, (repeat, name) in enumerate(draft.spec.runs()):
         run = queue_run(
             owner=experiment.owner,
-            title=f"{experiment.name}: {name}, repeat {repeat + 1} of {draft.spec.repeats}",
+            title=run_title(draft.spec, arm=name, repeat=repeat),
             job=draft.job(arm=name, repeat=repeat),
             device_kind=draft.device_kind,
             plan=plan,
@@ -152,14 +153,19 @@ def advance(experiment_id: str) -> None:
 def decide_if_finished(experiment_id: str) -> Experiment | None:
     """Set the verdict when all runs have ended and none is set yet; the experiment then, else None.
 
-    A verdict is computed from the summaries of finished runs alone. Several callers may race: one update wins.
+    A verdict is computed from the summaries of finished runs alone. Several callers may race: one update wins. Where
+    the goal declares looks and the next one can change the answer, its runs are queued instead.
     """
     experiment = Experiment.objects.get(pk=experiment_id)
     undecided = (Experiment.Status.QUEUED, Experiment.Status.RUNNING)
     runs = list(Run.objects.filter(arm_run__arm__experiment=experiment).order_by("place"))
     if experiment.status not in undecided or any(run.state not in TERMINAL_STATES for run in runs):
         return None
-    changes = conclude(experiment, runs) | {"decided_at": timezone.now()}
+    changes = conclude(experiment, runs)
+    if look_further(experiment, runs, changes):
+        announce_experiment(experiment_id)
+        return None
+    changes |= {"decided_at": timezone.now()}
     if not Experiment.objects.filter(pk=experiment_id, status__in=undecided).update(**changes):
         return None
     announce_experiment(experiment_id)

@@ -1,7 +1,7 @@
 """The experiment spec: one workload, one target, two or more arms, one goal."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -26,7 +26,11 @@ class ExperimentSpec(Spec):
     baseline: str = Field(
         "", description="The arm that the others are compared with; absent: the one named baseline, or else the first."
     )
-    repeats: Annotated[int, Field(ge=1, le=100)] = 5
+    repeats: Annotated[int, Field(ge=1, le=100)] = Field(
+        5,
+        description="Pairs of runs. With goal.looks they are rounded up to a look, and further pairs are added up to "
+        "the next look while it can change the answer.",
+    )
     goal: GoalSpec = GoalSpec()
     run_limit_s: float = Field(
         600.0, gt=0, le=86_400, description="Longest a run may take before it is stopped as failed."
@@ -49,12 +53,19 @@ class ExperimentSpec(Spec):
             raise ValueError(f"baseline: there is no arm {self.baseline!r}; there are {', '.join(self.arms)}")
         return self
 
-    def runs(self) -> list[tuple[int, str]]:
-        """(repeat, arm) in the order they are run: interleaved, and rotated so that no arm always goes first."""
+    def first_pairs(self) -> int:
+        """Pairs that are run before the verdict is asked for the first time."""
+        return next((look for look in self.goal.looks if look >= self.repeats), self.repeats)
+
+    def runs(self, repeats: Iterable[int] | None = None) -> list[tuple[int, str]]:
+        """(repeat, arm) in the order they are run: interleaved, and rotated so that no arm always goes first.
+
+        Of ``repeats`` (from 0), by default those of the first pairs.
+        """
         names = list(self.arms)
         return [
             (repeat, names[(place + repeat) % len(names)])
-            for repeat in range(self.repeats)
+            for repeat in (range(self.first_pairs()) if repeats is None else repeats)
             for place in range(len(names))
         ]
 

@@ -16,7 +16,7 @@ from scheduler_core.verdict.comparable import (
     usable,
 )
 from scheduler_core.verdict.conditions import conditions
-from scheduler_core.verdict.decision import Ruling, rule
+from scheduler_core.verdict.decision import Ruling, further_look, rule
 from scheduler_core.verdict.diagnosis import diagnose
 from scheduler_core.verdict.gates import Claim, claims, judge
 from scheduler_core.verdict.layers import Difference, difference
@@ -170,6 +170,7 @@ class _Comparing:
             conditions=conditions(self.question, self.pairs, self.change, exact=self.exact),
             next_steps=steps,
             diagnosis=diagnose(self.question, self.candidate, self.pairs) if decided else [],
+            next_look=further_look(goal.looks, len(self.pairs), ruling, gates) if ruling and decided else None,
             exit_code=EXIT_CODES[ruling.decision] if ruling else EXIT_NOT_COMPARABLE,
         )
 

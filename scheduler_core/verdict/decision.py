@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from scheduler_core.verdict.gates import LEAST_PAIRS
 from scheduler_core.verdict.schema import Decision, Gate
+from scheduler_core.verdict.sequential import next_look
 from scheduler_core.verdict.wording import join, rank
 
 
@@ -41,6 +42,19 @@ def rule(primary: Gate, guards: Sequence[Gate], *, pairs: int, exact: bool) -> R
             )  # fmt: skip
         return Ruling(Decision.TUNE, f"{primary.metric} is undecided", (primary.metric,))
     return _guarded(primary, guards)
+
+
+def further_look(looks: Sequence[int], pairs: int, ruling: Ruling, gates: Sequence[Gate]) -> int | None:
+    """Pairs of the next declared look while it can change the answer; None when it cannot, or there is none.
+
+    It can while the ruling is ``tune`` and rests on too few pairs or on a gate that is undecided. Evidence that is
+    missing or a guard that broke is not mended by more of the same.
+    """
+    if ruling.decision is not Decision.TUNE:
+        return None
+    states = {gate.metric: gate.state for gate in gates}
+    open_ = not ruling.deciding or any(states.get(metric) == "undecided" for metric in ruling.deciding)
+    return next_look(looks, pairs) if open_ else None
 
 
 def _guarded(primary: Gate, guards: Sequence[Gate]) -> Ruling:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduler_core.spec.policy import SECTIONS
-from scheduler_core.verdict.decision import Ruling
+from scheduler_core.verdict.decision import Ruling, further_look
 from scheduler_core.verdict.gates import LEAST_PAIRS, Claim
 from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import pairs_needed
 from scheduler_core.verdict.question import Question
 from scheduler_core.verdict.schema import Decision, Gate, NextStep
-from scheduler_core.verdict.sequential import next_look
 
 MOST_PAIRS = 100
 LOAD_FACTOR = 1.25
@@ -73,7 +72,7 @@ def next_steps(
     if ruling.decision is Decision.REJECT:
         no_gain = gates[0].state == "failed" and gates[0].label != "worse"
         return elsewhere if no_gain else _turn(question, ruling, candidate, policy, gates) or elsewhere
-    pairs = _more_pairs(question, found, gates)
+    pairs = _next_look(question, ruling, found, gates) if question.goal.looks else _more_pairs(question, found, gates)
     return (
         [*pairs, *_turn(question, ruling, candidate, policy, gates)]
         if pairs
@@ -121,8 +120,6 @@ def repeats_needed(found: Sequence[Claim], gates: Sequence[Gate]) -> int | None:
 
 def _more_pairs(question: Question, found: Sequence[Claim], gates: Sequence[Gate]) -> list[NextStep]:
     needed = repeats_needed(found, gates)
-    if question.goal.looks:
-        return _next_look(question, found, gates)
     have = max((len(claim.changes.logs) for claim in found), default=0)
     if needed is None or have >= MOST_PAIRS:
         return []
@@ -146,12 +143,12 @@ def _more_pairs(question: Question, found: Sequence[Claim], gates: Sequence[Gate
     ]
 
 
-def _next_look(question: Question, found: Sequence[Claim], gates: Sequence[Gate]) -> list[NextStep]:
+def _next_look(question: Question, ruling: Ruling, found: Sequence[Claim], gates: Sequence[Gate]) -> list[NextStep]:
     """The next declared look, while more pairs can still change the answer."""
     have = max((len(claim.changes.logs) for claim in found), default=0)
-    following = next_look(question.goal.looks, have)
+    following = further_look(question.goal.looks, have, ruling, gates)
     undecided = [gate.metric for gate in gates if gate.state == "undecided"]
-    if following is None or not (undecided or have < LEAST_PAIRS):
+    if following is None:
         return []
     form = _form(question)
     if form is not None:

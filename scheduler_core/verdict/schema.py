@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import Any, Literal
 
+from pydantic import Field
+
 from scheduler_core.spec.base import Spec
 
 
@@ -101,6 +103,9 @@ class Comparison(Spec):
     conditions: list[str]
     next_steps: list[NextStep]
     diagnosis: list[Finding] = []
+    next_look: int | None = Field(
+        None, description="Pairs of the next declared look, while it can still change this answer."
+    )
     exit_code: int
 
 

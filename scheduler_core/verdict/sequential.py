@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from scheduler_core.verdict.schema import Verdict
+
 _NORMAL = NormalDist()
 
 
@@ -52,3 +54,23 @@ def look_at(looks: Sequence[int], pairs: int, alpha: float) -> Look | None:
 def next_look(looks: Sequence[int], pairs: int) -> int | None:
     """Pairs of the next look, None after the last."""
     return next((look for look in looks if look > pairs), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Further:
+    """What the next look needs: this many pairs in all, of the baseline and the candidates still undecided."""
+
+    pairs: int
+    arms: frozenset[str]
+
+
+def further(looks: Sequence[int], made: int, verdict: Verdict) -> Further | None:
+    """What to run beyond the ``made`` pairs; None when no answer can change any more.
+
+    A candidate that was decided at an earlier look stays decided: it gets no further runs.
+    """
+    pairs = next_look(looks, made)
+    undecided = [comparison for comparison in verdict.comparisons if comparison.next_look is not None]
+    if pairs is None or not undecided:
+        return None
+    return Further(pairs, frozenset(name for item in undecided for name in (item.baseline, item.candidate)))

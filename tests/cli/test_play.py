@@ -144,3 +144,18 @@ def test_an_experiment_that_nobody_can_serve_says_so(headway: Headway, written: 
     target = {"modelled": {"kv_blocks": 16}}
     ran = headway("play", written(workload=workload, target=target, repeats=1), "--json")
     assert ran.status in (1, 20, 30)
+
+
+def test_looks_are_played_until_one_decides(headway: Headway, written: Callable[..., Path], tmp_path: Path) -> None:
+    """Chunked prefill against static batches is clear at the first look; a tenth of a percent of itself never is."""
+    looks = {"primary": "ttft_p95_ms", "better_by": "10%", "guard": {}, "looks": [5, 6, 7]}
+    clear = json.loads(headway("play", written(goal=looks), "--json").out)
+    assert len(clear["runs"]) == 10
+    same = {"a": {"policy": "vllm_v1"}, "b": {"policy": "vllm_v1", "batch": {"token_budget": 96}}}
+    goal = {**looks, "primary": "throughput_requests_per_s", "better_by": "0.1%"}
+    file = written(goal=goal, arms=same)
+    vague = json.loads(headway("play", file, "--json", "--evidence", tmp_path / "kept").out)
+    comparison = vague["verdict"]["comparisons"][0]
+    assert len(vague["runs"]) == 14, comparison["headline"]
+    assert (comparison["pairs"], comparison["next_look"]) == (7, None)
+    assert [run["repeat"] for run in vague["runs"]] == [repeat for repeat in range(7) for _ in "ab"]

@@ -147,6 +147,15 @@ def test_runs_are_interleaved_and_rotated() -> None:
     ]
 
 
+@pytest.mark.parametrize(("repeats", "first"), [(None, 5), (2, 5), (6, 10), (10, 10), (30, 30)])
+def test_the_first_pairs_reach_a_declared_look(repeats: int | None, first: int) -> None:
+    goal = {**EXPERIMENT["goal"], "looks": [5, 10, 20]}  # type: ignore[dict-item]
+    spec = parse(ExperimentSpec, EXPERIMENT | {"goal": goal} | ({"repeats": repeats} if repeats else {}))
+    assert spec.first_pairs() == first
+    assert len(spec.runs()) == 2 * first
+    assert spec.runs() + spec.runs(range(first, 40)) == spec.runs(range(40))
+
+
 def test_the_baseline_is_written_out() -> None:
     """The order of keys is lost in a digest and in a database; which arm is compared with must not be."""
     arms = {"b": {"policy": "static"}, "a": POLICY}

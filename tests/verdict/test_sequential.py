@@ -6,7 +6,7 @@ import pytest
 
 from scheduler_core.types.errors import InputError
 from scheduler_core.verdict.decide import decide
-from scheduler_core.verdict.sequential import look_at, plan, spent
+from scheduler_core.verdict.sequential import Further, further, look_at, plan, spent
 from tests.verdict.arms import arms, experiment
 
 LOOKS = (5, 10, 20)
@@ -32,6 +32,27 @@ def test_early_look_needs_strong_evidence() -> None:
     assert strong.decision == "accept"
     assert any("this is look 1" in condition for condition in strong.conditions)
     assert decide(experiment(goal=goal), arms((0.7,) * 4)).comparisons[0].headline.startswith("tune: the first look")
+
+
+def test_more_is_run_only_while_it_can_change_the_answer() -> None:
+    """Undecided or too few: the next look. Accepted, rejected, missing, or at the last look: nothing."""
+    weak = (0.80, 0.85, 0.78, 0.84, 0.79)
+
+    def after(ratios: tuple[float, ...], made: int, **goal: object) -> Further | None:
+        spec = experiment(goal={"looks": [5, 10, 20], "guard": {}, **goal})
+        return further(spec.goal.looks, made, decide(spec, arms(ratios)))
+
+    both = frozenset({"baseline", "candidate"})
+    assert after(weak, 5) == Further(10, both)
+    assert after(weak[:4], 5) == Further(10, both), "a run of the first five failed"
+    assert after(weak * 2, 10) is None, "accepted at the second look"
+    swinging = (0.6, 1.3, 0.8, 1.2, 0.7)
+    assert after(swinging * 2, 10) == Further(20, both)
+    assert after(swinging * 4, 20) is None
+    assert after((0.70, 0.701, 0.699, 0.70, 0.70), 5) is None
+    assert after((1.5, 1.501, 1.499, 1.5, 1.5), 5) is None
+    assert after(weak, 5, primary="peak_memory_mb") is None, "more pairs bring no missing figure"
+    assert after(weak, 5, looks=[]) is None
 
 
 def test_pairs_beyond_a_look_wait_for_the_next() -> None:

@@ -58,7 +58,7 @@ class ExperimentOut(serializers.ModelSerializer[Experiment]):
     runs_total = serializers.IntegerField(source="run_count")
     runs_ended = serializers.IntegerField(source="ended_count")
     exit_code = serializers.SerializerMethodField(
-        help_text="Of the verdict: 0 accept, 10 tune, 20 reject, 30 not comparable."
+        help_text="Of the verdict, once decided: 0 accept, 10 tune, 20 reject, 30 not comparable."
     )
 
     class Meta:
@@ -69,7 +69,8 @@ class ExperimentOut(serializers.ModelSerializer[Experiment]):
         )  # fmt: skip
 
     def get_exit_code(self, experiment: Experiment) -> int | None:
-        return experiment.verdict["exit_code"] if experiment.verdict else None
+        decided = experiment.status == Experiment.Status.DECIDED  # else it is of a look that decided nothing
+        return experiment.verdict["exit_code"] if decided and experiment.verdict else None
 
 
 class ExperimentDetailOut(ExperimentOut):

@@ -14,6 +14,7 @@ from controlplane.access import may_change, require_person
 from controlplane.experiments import selectors, services
 from controlplane.experiments.drafts import read_draft
 from controlplane.experiments.exports import EXPERIMENT_EXPORTS
+from controlplane.experiments.looking import looks_in_words
 from controlplane.experiments.models import Experiment
 from controlplane.live.snapshots import experiment_message
 from controlplane.policies import selectors as policies
@@ -169,6 +170,7 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
         "arms": [{"arm": arm, "yaml": dump_yaml(without_empty(arm.policy))} for arm in arms],
         "matrix": _matrix(arms, runs),
         "repeats": sorted({run.arm_run.repeat for run in runs}),
+        "looks": looks_in_words(experiment, 1 + max((run.arm_run.repeat for run in runs), default=0)),
         "message": experiment_message(request.user, experiment_id),
         "open": experiment.status in (Experiment.Status.QUEUED, Experiment.Status.RUNNING),
         "may_change": allowed,

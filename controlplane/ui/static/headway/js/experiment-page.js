@@ -24,6 +24,7 @@ function followExperiment(experiment) {
     poll: () => `/live/experiments/${experiment}/`,
     receive: show,
   };
+  const known = read("experiment-state").runs.length;
   show(read("experiment-state"));
   connection.follow(experiment, topic);
 
@@ -38,7 +39,8 @@ function followExperiment(experiment) {
     startShare ??= message.done_share;
     document.querySelector("[data-experiment-eta]").textContent = eta(message.done_share);
     followRunning(message.runs);
-    if (message.ended) setTimeout(() => location.reload(), 800);
+    // A declared look may have queued further repeats: the matrix grows with them.
+    if (message.ended || message.runs.length > known) setTimeout(() => location.reload(), 800);
   }
 
   // From the pace since the page was opened; nothing is said before there is one.
