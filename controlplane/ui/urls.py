@@ -5,7 +5,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import path
 
-from controlplane.ui.pages import experiments, fleet, home, policies, runs, traces, workloads
+from controlplane.ui.pages import experiments, fleet, home, measured, policies, runs, traces, workloads
 
 
 def favicon(request: HttpRequest) -> HttpResponse:
@@ -24,6 +24,7 @@ urlpatterns = [
     path("experiments/<slug:experiment_id>/cancel/", experiments.cancel, name="experiment-cancel"),
     path("experiments/<slug:experiment_id>/archive/", experiments.archive, name="experiment-archive"),
     path("experiments/<slug:experiment_id>/notes/", experiments.notes, name="experiment-notes"),
+    path("measured/", measured.measured, name="measured"),
     path("runs/", runs.index, name="runs"),
     path("runs/<slug:run_id>/", runs.detail, name="run"),
     path("runs/<slug:run_id>/cancel/", runs.cancel, name="run-cancel"),

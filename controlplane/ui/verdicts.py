@@ -1,5 +1,6 @@
 """A stored verdict, ready to be shown: each gate with its drawn interval, each next step with its link."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from controlplane.experiments.models import Experiment
@@ -8,9 +9,9 @@ from controlplane.ui.drawing import interval_bar
 _TONES = {"passed": "good", "failed": "bad", "undecided": "warn", "missing": "warn"}
 
 
-def comparisons(experiment: Experiment) -> list[dict[str, Any]]:
-    """The verdict's comparisons; empty while there is none."""
-    verdict = experiment.verdict or {}
+def comparisons(stored: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The comparisons of a verdict; empty while there is none."""
+    verdict = stored or {}
     return [
         {
             **item,

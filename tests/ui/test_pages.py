@@ -29,7 +29,7 @@ ARGUMENTS = {
 SHOWN = [
     "home", "experiments", "experiment-new", "experiment", "experiment-spec", "runs", "run", "run-artifact",
     "run-segment", "workloads", "workload-new", "workload-version", "traces", "trace-new", "trace", "policies",
-    "policy-new", "policy-version", "fleet", "profile",
+    "policy-new", "policy-version", "fleet", "profile", "measured",
 ]  # fmt: skip
 OWNERS_ONLY = ["workload-edit", "policy-edit"]
 LEADING_ON = ["workload", "policy"]

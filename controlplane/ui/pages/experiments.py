@@ -174,7 +174,7 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
         "message": experiment_message(request.user, experiment_id),
         "open": experiment.status in (Experiment.Status.QUEUED, Experiment.Status.RUNNING),
         "may_change": allowed,
-        "comparisons": comparisons(experiment),
+        "comparisons": comparisons(experiment.verdict),
         "plots": _plots(experiment, arms, runs),
         "charts": chart_data(),
         "yaml": dump_yaml(_brief(experiment.spec)),
