@@ -39,12 +39,21 @@ def split(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         description="Build the environment, then run COMMAND (arguments of its Python) in it.",
     )
     parser.add_argument("--dev", action="store_true", help="with the tools of tests and checks")
-    parser.add_argument("--need-port", type=int, help="check that this port is free before a long installation")
+    parser.add_argument(
+        "--need-port", type=port, metavar="PORT", help="check that this port is free before a long installation"
+    )
     words = list(argv)
     place = 0
     while place < len(words) and words[place] in ("--dev", "--need-port", "-h", "--help"):
         place += 2 if words[place] == "--need-port" else 1
     return parser.parse_args(words[:place]), words[place:]
+
+
+def port(text: str) -> int:
+    """A TCP port; `argparse` shows the error's text."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; give 1 to 65535, such as PORT=8001")
+    return int(text)
 
 
 def hand_over(wanted: environment.Environment, command: Sequence[str]) -> NoReturn:

@@ -50,8 +50,9 @@ def read_fraction(value: object) -> object:
 
 def _slug(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}", value):
+        shown = repr(value if len(value) <= 80 else value[:80] + "...")
         raise ValueError(
-            f"{value!r} is not a usable name; use up to 64 letters, digits, spaces, '.', '_' or '-', "
+            f"{shown} is not a usable name; use up to 64 letters, digits, spaces, '.', '_' or '-', "
             "starting with a letter or digit"
         )
     return value

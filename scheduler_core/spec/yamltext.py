@@ -7,10 +7,15 @@ import yaml
 from scheduler_core.types.errors import InputError, Problem
 
 MAX_DEPTH = 40  # deeper than any spec is nested
+MAX_VALUES = 1_000_000  # counted as often as aliases repeat them; a spec has hundreds
+_KINDS = {"int": "number", "float": "number", "bool": "truth value", "timestamp": "date"}
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a key is given once: of two arms with one name, neither may vanish without a word."""
+    """Safe YAML whose every refusal has a line, and in which a key is given once.
+
+    Of two arms with one name, neither may vanish without a word.
+    """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
@@ -22,6 +27,14 @@ class _Loader(yaml.SafeLoader):
                     raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
                 known.add((key.tag, key.value))
         return node
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  # PyYAML's signature
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError):  # the 13th month, 5000 digits, !!bool maybe
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{node.value[:40]!r} is not a {_KINDS.get(kind, kind)}; a text goes in quotes"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
 
 class _NoAliasLoader(_Loader):
@@ -45,7 +58,7 @@ def load_yaml(text: str, *, aliases: bool = False) -> Any:
     """The plain data that ``text`` says. ``aliases`` is for a person's own files alone; see `_NoAliasLoader`.
 
     Raises:
-        InputError: it cannot be read, with its line where that is known, or is nested too deeply.
+        InputError: it cannot be read (with its line where that is known), or is too deep or too large.
     """
     try:
         data = yaml.load(text, Loader=_Loader if aliases else _NoAliasLoader)
@@ -58,6 +71,8 @@ def load_yaml(text: str, *, aliases: bool = False) -> Any:
         raise InputError([Problem("", "nested too deeply")]) from None
     if nested_too_deeply(data):
         raise InputError([Problem("", "nested too deeply")])
+    if aliases and _unfolded(data) > MAX_VALUES:
+        raise InputError([Problem("", f"its aliases unfold into more than {MAX_VALUES} values")])
     return data
 
 
@@ -78,10 +93,23 @@ def nested_too_deeply(data: object) -> bool:
     """Whether lists and mappings lie in one another more than `MAX_DEPTH` deep."""
     level = [data]
     for _ in range(MAX_DEPTH + 1):
-        level = [item for value in level for item in _members(value)]
+        level = list({id(item): item for value in level for item in _members(value)}.values())
         if not level:
             return False
     return True
+
+
+def _unfolded(data: object) -> int:
+    """How many values ``data`` has when each is counted in every place an alias puts it; at most `MAX_DEPTH` deep."""
+    level, total = {id(data): (data, 1)}, 1
+    while level:
+        below: dict[int, tuple[object, int]] = {}
+        for value, times in level.values():
+            for item in _members(value):
+                below[id(item)] = (item, below.get(id(item), (item, 0))[1] + times)
+        level = below
+        total += sum(times for _, times in level.values())
+    return total
 
 
 def _members(value: object) -> list[Any]:

@@ -197,6 +197,7 @@ def problems(cls: type[Spec], data: object) -> list[str]:
         ),
         ({"baseline": "nope"}, "baseline: there is no arm 'nope'; there are baseline, budget-512"),
         ({"arms": {}}, "arms: Dictionary should have at least 1 item"),
+        ({"name": "x" * 100_000}, f"name: '{'x' * 80}...' is not a usable name"),
         ({"arms": {"?": POLICY}}, "arms.?: '?' is not a usable name; use up to 64 letters, digits"),
         ({"name": "n" * 65}, "name: 'nnnn"),
         ({"repeats": "many"}, "repeats: Input should be a valid integer"),

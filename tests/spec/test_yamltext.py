@@ -38,6 +38,11 @@ def test_a_value_in_two_places_is_written_out_twice() -> None:
         ("a: &a [*a]", "line 1: not readable as YAML: aliases are not accepted here"),
         ("a: \x00", "not readable as YAML"),
         ("[" * 5000, "nested too deeply"),
+        ("a: 1\nname: 2024-13-45", "line 2: not readable as YAML: '2024-13-45' is not a date; a text goes in quotes"),
+        ("a:\n- seed: 1" + "0" * 6000, f"line 2: not readable as YAML: {'1' + '0' * 39!r} is not a number"),
+        ("a: 0x_", "line 1: not readable as YAML: '0x_' is not a number"),
+        ("a: !!bool maybe", "line 1: not readable as YAML: 'maybe' is not a truth value"),
+        ("a: !!timestamp soon", "line 1: not readable as YAML: 'soon' is not a date"),
         ("a: 1\nb: {c: 1, d: 2,\n  c: 3}", "line 3: not readable as YAML: the key 'c' is given twice in one place"),
     ],
 )
@@ -60,6 +65,14 @@ def test_a_key_given_twice_is_refused_there_too() -> None:
 def test_an_endless_value_is_refused_where_aliases_are_accepted() -> None:
     with pytest.raises(InputError, match="nested too deeply"):
         load_yaml("a: &a [*a]", aliases=True)
+
+
+def test_aliases_may_not_unfold_into_a_huge_value() -> None:
+    """Nine aliases of the line before on each of nine lines: 9^9 values from some 300 characters."""
+    lines = ["a0: &a0 [1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))]
+    with pytest.raises(InputError, match="its aliases unfold into more than 1000000 values"):
+        load_mapping("\n".join(lines), aliases=True)
+    assert load_mapping("\n".join(lines[:4]), aliases=True)["a1"] == [[1]] * 9
 
 
 def test_depth_is_bounded() -> None:

@@ -67,6 +67,13 @@ def test_own_options_come_first_and_the_rest_is_the_command(
     assert (options.dev, options.need_port, rest) == (dev, port, command)
 
 
+@pytest.mark.parametrize("text", ["abc", "0", "65536", "99999", "²", "8_0"])
+def test_what_is_no_port_is_refused_in_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        split(["--need-port", text, "manage.py", "up"])
+    assert f"argument --need-port: {text!r} is no port; give 1 to 65535" in capsys.readouterr().err
+
+
 def test_unknown_flavour_is_named() -> None:
     with pytest.raises(InstallError, match="HEADWAY_FLAVOUR=rocm: choose one of cpu, cuda"):
         environment.chosen({"HEADWAY_FLAVOUR": "rocm"})
