@@ -36,6 +36,7 @@ def obstacles(pairs: Sequence[Pair], change: Difference, *, kind: str, outputs: 
     """Why these pairs cannot be compared; empty when they can."""
     return [
         *_audits(pairs),
+        *_nothing_served(pairs),
         *_plans(pairs),
         *_second_differences(pairs),
         *_cache(pairs),
@@ -56,6 +57,14 @@ def _audits(pairs: Sequence[Pair]) -> Iterator[str]:
             first = run.audit.violations[0] if run.audit.violations else None
             what = f"{first.rule}: {first.where}: {first.message}" if first else "no violation recorded"
             yield f"run {run.run} ({run.arm}, repeat {run.repeat}) failed its audit: {what}"
+
+
+def _nothing_served(pairs: Sequence[Pair]) -> Iterator[str]:
+    """A baseline that finished nothing is no reference; the reasons say what to change."""
+    for base, _ in pairs:
+        if base.offered and not base.outcomes.get("finished"):
+            why = join([f"{count} {reason}" for reason, count in base.reasons.items()])
+            yield f"repeat {base.repeat}: {base.arm} finished none of {base.offered} requests ({why})"
 
 
 def _plans(pairs: Sequence[Pair]) -> Iterator[str]:

@@ -41,11 +41,13 @@ def test_candidate_of_which_every_request_fails_is_rejected(tmp_path: Path) -> N
     assert found.headline in render(verdict)
 
 
-def test_both_arms_failing_gives_no_gain(tmp_path: Path) -> None:
+def test_a_baseline_that_finished_nothing_is_no_reference(tmp_path: Path) -> None:
+    """Thirty of thirty failed for length: the answer names the count and the reason, not a missing percentile."""
     runs = [run(tmp_path, arm, repeat, fails=True) for repeat in range(5) for arm in ("baseline", "candidate")]
     found = decide(experiment(), runs).comparisons[0]
-    assert found.decision in ("reject", "tune")
-    assert found.decision != "accept"
+    assert (found.comparable, found.decision, found.exit_code) == (False, None, 30)
+    reason = "baseline finished none of 30 requests (30 failed: decode: length)"
+    assert reason in found.headline
     assert "completion 0.0 % (baseline) and 0.0 % (candidate)" in " ".join(found.conditions)
 
 
