@@ -28,9 +28,9 @@ class _Loader(yaml.SafeLoader):
                 known.add((key.tag, key.value))
         return node
 
-    def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  # PyYAML's signature
+    def construct_object(self, node: Any, *args: Any, **options: Any) -> Any:
         try:
-            return super().construct_object(node, deep)
+            return super().construct_object(node, *args, **options)
         except (ValueError, LookupError, AttributeError):  # the 13th month, 5000 digits, !!bool maybe
             kind = node.tag.rpartition(":")[2]
             problem = f"{node.value[:40]!r} is not a {_KINDS.get(kind, kind)}; a text goes in quotes"
