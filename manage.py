@@ -10,6 +10,10 @@ if __name__ == "__main__":
         from controlplane.embedded.up import main
 
         sys.exit(main(sys.argv[2:]))
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except ImproperlyConfigured as error:
+        sys.exit(f"headway: {error}")

@@ -17,7 +17,7 @@ from controlplane import env
 from controlplane.ui.content_policy import POLICY
 
 ROOT = Path(__file__).resolve().parent.parent
-HOME = Path(env.text("HEADWAY_HOME", str(ROOT / ".headway"))).resolve()
+HOME = Path(env.text("HEADWAY_HOME", "") or ROOT / ".headway").expanduser().resolve()
 SCRATCH = Path(env.text("HEADWAY_SCRATCH", str(HOME / "scratch")))
 
 DEBUG = env.flag("HEADWAY_DEBUG", default=False)
@@ -30,7 +30,13 @@ def _secret_key() -> str:
         return env.text("SECRET_KEY", kept.read_text().strip())
     if DEBUG:
         return env.text("SECRET_KEY", "for-development-only-" + "0" * 40)
-    return env.text("SECRET_KEY")
+    try:
+        return env.text("SECRET_KEY")
+    except ImproperlyConfigured as error:
+        raise ImproperlyConfigured(
+            f"no Headway was started in {HOME} yet: `make up` first, or name its home by HEADWAY_HOME; "
+            f"a team deployment: {error}"
+        ) from None
 
 
 SECRET_KEY = _secret_key()

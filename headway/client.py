@@ -165,7 +165,10 @@ def _wait(response: httpx.Response, otherwise: float) -> float:
 def _checked(response: httpx.Response) -> httpx.Response:
     if response.status_code < 300:
         return response
-    raise RefusedError(response.status_code, _document(response))
+    document = _document(response)
+    if response.status_code == 404 and document.get("detail"):  # what is not there, which the server does not repeat
+        document = {**document, "detail": f"{str(document['detail']).rstrip('.')}: {response.request.url.path}"}
+    raise RefusedError(response.status_code, document)
 
 
 def _document(response: httpx.Response) -> dict[str, Any]:

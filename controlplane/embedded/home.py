@@ -94,6 +94,15 @@ class Lock:
             self._handle = None
 
 
+def last_address(root: Path) -> str | None:
+    """Where the supervisor of this home serves, or last served; None where none has started yet."""
+    try:
+        note = (root / "lock").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    return note.strip().rpartition(", ")[2] or None
+
+
 def make(home: Home, minimum_free_bytes: int = MINIMUM_FREE_BYTES) -> None:
     """Make the folders; raises `StartError` when one cannot be written or the disk is nearly full."""
     for folder in (home.root, home.logs, home.valkey, home.scratch, home.storage):

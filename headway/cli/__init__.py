@@ -1,8 +1,8 @@
 """The ``headway`` command: its options and their help. What commands do lives one level up.
 
 Results go to standard output, everything else to standard error. Exit status: that of the verdict (0 accept, 10 tune,
-20 reject, 30 not comparable) where there is one, else 0; 1 for an error, 2 for a refused file or wrong usage, 130
-after Ctrl-C.
+20 reject, 30 not comparable) where there is one, else 0; 1 for an error, 2 for wrong usage or a trace that
+``trace inspect`` refuses, 130 after Ctrl-C.
 """
 
 import sys

@@ -1,5 +1,6 @@
 """Commands that change something on a server, and watching."""
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -12,19 +13,28 @@ ERROR = 1
 
 def login(
     url: Annotated[str, typer.Argument(help="Address of the server.")],
-    token: Annotated[str | None, typer.Option(help="API token; absent: asked for.")] = None,
+    token: Annotated[
+        str | None, typer.Option(help="API token; absent: asked for, or a line of standard input.")
+    ] = None,
 ) -> None:
     """Remember a server and a token, after trying them."""
     from headway.client import Client
     from headway.config import Connection, save
 
-    secret = token or typer.prompt("API token (from the account page)", hide_input=True, err=True)
+    secret = token or _token_given()
     chosen = Connection(url.rstrip("/"), secret.strip())
     with Client(chosen) as client:
         me = client.get("/me")
     path = save(chosen)
     may = "may only look" if me["token"] and me["token"]["read_only"] else "may look and change"
     say(f"{me['username']} at {chosen.url}: the token {may}. Kept in {path}")
+
+
+def _token_given() -> str:
+    """From a prompt that does not show it, or a line of standard input where that is no terminal."""
+    if sys.stdin.isatty():
+        return str(typer.prompt("API token (from the account page)", hide_input=True, err=True))
+    return sys.stdin.readline()
 
 
 def submit(
@@ -100,6 +110,10 @@ def retry(
     token: Token = None,
 ) -> None:
     """Queue an ended run again."""
+    if not identifier.startswith("run_"):
+        raise typer.BadParameter(
+            f"{identifier!r} is no run; give one such as run_7k2m... (headway show lists them)", param_hint="ID"
+        )
     _act(identifier, "retry", as_data=as_data, url=url, token=token)
 
 

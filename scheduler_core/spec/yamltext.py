@@ -80,7 +80,8 @@ def load_mapping(text: str, *, aliases: bool = False) -> dict[str, Any]:
     """As `load_yaml`, for a text whose outermost value must be keys with values, as every spec is."""
     data = load_yaml(text, aliases=aliases)
     if not isinstance(data, dict):
-        raise InputError([Problem("", f"expected keys and values, such as name: first; got {type(data).__name__}")])
+        got = "nothing" if data is None else "a list" if isinstance(data, list) else f"{data!r:.40}"
+        raise InputError([Problem("", f"expected keys and values, such as name: first; got {got}")])
     return data
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from django.utils import timezone
 
 from controlplane.accounts import services, throttle
 from controlplane.accounts.models import SignInLink, User
+from controlplane.embedded.home import Lock, locate
 
 PASSWORD = "a long password"
 
@@ -179,3 +181,18 @@ def test_nobody_revokes_a_token_of_someone_else(olga: User, client: Client) -> N
     token = services.create_token(user=olga, name="laptop").row
     client.force_login(User.objects.create_user("tom"))
     assert client.post(reverse("token-revoke", args=[token.pk])).status_code == 404
+
+
+@pytest.mark.django_db
+def test_a_link_from_the_command_line_leads_to_the_stack_of_this_home(
+    olga: User, settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.HOME = tmp_path
+    call_command("sign_in_link", "olga")
+    lock = Lock(locate({"HEADWAY_HOME": str(tmp_path)}, tmp_path))
+    lock.take("pid 7, http://127.0.0.1:8001")
+    call_command("sign_in_link", "olga")
+    lock.release()
+    call_command("sign_in_link", "olga", base="https://headway.example/")
+    links = [line.partition("/sign-in/")[0] for line in capsys.readouterr().out.splitlines()]
+    assert links == ["http://127.0.0.1:8000", "http://127.0.0.1:8001", "https://headway.example"]

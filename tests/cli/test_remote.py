@@ -1,6 +1,8 @@
 """Commands against a live server: what they send, what they print, and with which status they end."""
 
+import io
 import json
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +82,13 @@ def test_login_tries_the_token_and_keeps_it_privately(
     kept = tmp_path / "config" / "headway" / "config.toml"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert headway("list").status == 0
+
+
+def test_login_takes_the_token_from_a_pipe(headway: Headway, monkeypatch: Any, live_server: Any) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{os.environ['HEADWAY_TOKEN']}\n"))
+    done = headway("login", live_server.url)
+    assert (done.status, done.err.count("\n")) == (0, 1)
+    assert done.err.startswith("olga at")
 
 
 def test_submit_prints_the_id_and_sends_each_file_once(headway: Headway, written: Callable[..., Path]) -> None:
@@ -176,6 +185,15 @@ def test_cancel_and_retry(headway: Headway, written: Callable[..., Path]) -> Non
     assert "already ended" in refused.err
     run = Run.objects.order_by("place")[0]
     assert headway("retry", run.pk).out == f"{run.pk}: queued\n"
+
+
+def test_what_is_not_there_is_named(headway: Headway) -> None:
+    shown = headway("show", "exp_nowhere")
+    assert (shown.status, shown.err.count("\n")) == (1, 1)
+    assert "/experiments/exp_nowhere" in shown.err
+    retried = headway("retry", "exp_nowhere")
+    assert retried.status == 2
+    assert "'exp_nowhere' is no run; give one such as run_7k2m..." in retried.err
 
 
 def test_export_brings_every_file_checked_or_nothing(

@@ -30,9 +30,9 @@ def test_a_value_in_two_places_is_written_out_twice() -> None:
     [
         ("a: [1", "line 1: not readable as YAML"),
         ("a: [1,\nb: 2}", "line 2: not readable as YAML"),
-        ("- 1\n- 2\n", "expected keys and values, such as name: first; got list"),
-        ("", "expected keys and values, such as name: first; got NoneType"),
-        ("just words", "expected keys and values, such as name: first; got str"),
+        ("- 1\n- 2\n", "expected keys and values, such as name: first; got a list"),
+        ("", "expected keys and values, such as name: first; got nothing"),
+        ("just words", "expected keys and values, such as name: first; got 'just words'"),
         ("policy: !!python/object/apply:os.system ['true']", "line 1: not readable as YAML: could not determine a"),
         ("a: &a [1, 1]\nb: [*a, *a]\n", "line 2: not readable as YAML: aliases are not accepted here"),
         ("a: &a [*a]", "line 1: not readable as YAML: aliases are not accepted here"),

@@ -56,3 +56,19 @@ def test_server_processes_never_load_torch(tmp_path: Path, load: str) -> None:
     code = f"{load}; import sys; print([m for m in ('torch', 'gpu_runner', 'transformers') if m in sys.modules])"
     done = _run(tmp_path, "-c", code)
     assert done.stdout.strip().splitlines()[-1:] == ["[]"], done.stderr
+
+
+def test_a_command_before_the_first_start_says_what_comes_first(tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DJANGO_", "SECRET_"))}
+    environ["HEADWAY_HOME"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "manage.py", "api_token", "admin"],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"headway: no Headway was started in {tmp_path} yet: `make up` first")
