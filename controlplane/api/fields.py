@@ -1,7 +1,7 @@
 """Building blocks of input and output forms."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -16,6 +16,19 @@ from scheduler_core.spec.workload import WorkloadSpec
 from scheduler_core.verdict.schema import Verdict
 
 FieldT = TypeVar("FieldT", bound=serializers.Field[Any, Any, Any, Any])
+
+
+class ChoiceField(serializers.ChoiceField):
+    """One of some words; a refusal names them."""
+
+    default_error_messages = {"invalid_choice": "'{input}' is none of {choices}"}
+
+    def fail(self, key: str, **values: Any) -> NoReturn:
+        super().fail(key, choices=", ".join(map(str, self.choices)), **values)
+
+
+class MultipleChoiceField(ChoiceField, serializers.MultipleChoiceField):
+    """Some of some words; a refusal names them."""
 
 
 class Input(serializers.Serializer[Any]):

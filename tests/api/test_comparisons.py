@@ -36,7 +36,7 @@ def test_uploads_are_judged_and_nothing_is_kept(api: Api, tmp_path: Path, settin
 @pytest.mark.parametrize(
     ("changes", "where", "word"),
     [
-        ({"tool": "wrk"}, "tool", "not a valid choice"),
+        ({"tool": "wrk"}, "tool", "'wrk' is none of"),
         ({"goal": "{"}, "goal", "write JSON such as"),
         ({"goal": '{"primary": "nope"}'}, "goal.primary", "ttft_p50_ms"),
         ({"baseline": "other"}, "baseline", "there is no arm 'other'"),

@@ -40,6 +40,15 @@ def test_unknown_keys_of_an_action_are_refused(api: Api) -> None:
     assert document["problems"] == [{"where": "sped", "message": "unknown key; known: name, spec"}]
 
 
+def test_a_word_that_is_none_of_some_is_told_which_there_are(api: Api) -> None:
+    one = _problem(api.get("/runs?kind=arn"), 400)["problems"]
+    assert one == [{"where": "kind", "message": "'arn' is none of arm, calibration"}]
+    (some,) = _problem(api.get("/experiments?status=decided&status=over"), 400)["problems"]
+    assert some["where"] == "status"
+    assert some["message"].startswith("'over' is none of ")
+    assert "decided" in some["message"]
+
+
 def test_an_unknown_object_and_an_unknown_path_are_404(api: Api) -> None:
     _problem(api.get("/runs/run_nothere"), 404)
     _problem(api.get("/nothing/like/this"), 404)

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.api.base import ApiView
-from controlplane.api.fields import Input, SummaryField, VerdictField
+from controlplane.api.fields import ChoiceField, Input, SummaryField, VerdictField
 from controlplane.experiments.measured import judge_uploads
 from scheduler_core.evidence.imported.readers import READERS
 from scheduler_core.verdict.text import render
@@ -27,7 +27,7 @@ class ComparisonIn(Input):
     baseline = serializers.CharField(
         required=False, max_length=64, help_text="Absent: the arm named baseline, or else the first."
     )
-    tool = serializers.ChoiceField(list(READERS), required=False, help_text="Absent: found out for each file.")
+    tool = ChoiceField(list(READERS), required=False, help_text="Absent: found out for each file.")
     goal = serializers.CharField(required=False, max_length=10_000, help_text="A goal spec as JSON; absent: defaults.")
 
     def validate_goal(self, value: str) -> Any:

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 
 from controlplane.api.base import ApiView, ListView, created
 from controlplane.api.downloads import attachment
-from controlplane.api.fields import Input, Link, ObjectField
+from controlplane.api.fields import ChoiceField, Input, Link, ObjectField
 from controlplane.workloads import selectors, services
 from controlplane.workloads.models import Dataset
 from scheduler_core.spec.workload import TRACE_FORMATS
@@ -26,14 +26,14 @@ class TraceIn(Input):
     """A trace file and how to read it."""
 
     file = serializers.FileField(help_text="The trace file.")
-    format = serializers.ChoiceField(TRACE_FORMATS, required=False, help_text="Absent: found out from its first rows.")
+    format = ChoiceField(TRACE_FORMATS, required=False, help_text="Absent: found out from its first rows.")
     columns = serializers.CharField(
         required=False, help_text='Column names of a csv or jsonl file, as JSON: {"arrival": "t", ...}.'
     )
-    time_unit = serializers.ChoiceField(["s", "ms", "us", "ns"], required=False)
+    time_unit = ChoiceField(["s", "ms", "us", "ns"], required=False)
     block_size = serializers.IntegerField(required=False, min_value=1, max_value=1_000_000)
-    same_instant = serializers.ChoiceField(["keep", "spread"], required=False)
-    zero_output = serializers.ChoiceField(["drop", "one"], required=False)
+    same_instant = ChoiceField(["keep", "spread"], required=False)
+    zero_output = ChoiceField(["drop", "one"], required=False)
 
     def validate_columns(self, value: str) -> Any:
         try:

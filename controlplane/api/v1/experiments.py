@@ -19,6 +19,7 @@ from controlplane.api.fields import (
     ExperimentSpecField,
     Input,
     Link,
+    MultipleChoiceField,
     Nothing,
     ObjectField,
     VerdictField,
@@ -92,7 +93,7 @@ class ExperimentDetailOut(ExperimentOut):
 class ExperimentFilter(serializers.Serializer[Any]):
     """Filters of the experiment list."""
 
-    status = serializers.MultipleChoiceField(choices=Experiment.Status.choices, required=False)
+    status = MultipleChoiceField(choices=Experiment.Status.choices, required=False)
     owner = serializers.CharField(required=False, max_length=150)
     name = serializers.CharField(required=False, max_length=64, help_text="Part of the name.")
     archived = serializers.BooleanField(required=False, default=False)

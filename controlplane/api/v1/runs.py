@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from controlplane import access
 from controlplane.api.base import ApiView, ListView
 from controlplane.api.downloads import attachment
-from controlplane.api.fields import Input, Link, Nothing, ObjectField, SummaryField
+from controlplane.api.fields import ChoiceField, Input, Link, MultipleChoiceField, Nothing, ObjectField, SummaryField
 from controlplane.api.pagination import number_of
 from controlplane.evidence import exports
 from controlplane.evidence import selectors as evidence
@@ -146,8 +146,8 @@ class SamplesOut(serializers.Serializer[Any]):
 class RunFilter(serializers.Serializer[Any]):
     """Filters of the run list."""
 
-    state = serializers.MultipleChoiceField(choices=State.choices, required=False)
-    kind = serializers.ChoiceField(Run.Kind.choices, required=False)
+    state = MultipleChoiceField(choices=State.choices, required=False)
+    kind = ChoiceField(Run.Kind.choices, required=False)
     device_kind = serializers.CharField(required=False, max_length=12)
     experiment = serializers.CharField(required=False, max_length=24)
     owner = serializers.CharField(required=False, max_length=150)

@@ -67,9 +67,10 @@ function drawCell(run) {
   const bar = cell.querySelector("progress");
   bar.max = run.total || 1;
   bar.value = run.done;
-  if (!run.ended && run.total) {
+  const text = cell.querySelector("[data-text]");
+  if (run.total && text.dataset.text !== "figure") {
     const left = run.eta_s && run.state === "running" ? `, ${duration(run.eta_s)} left` : "";
-    cell.querySelector("[data-text]").textContent = `${run.done} of ${run.total}${left}`;
+    text.textContent = `${run.done} of ${run.total}${left}`;
   }
 }
 
