@@ -101,6 +101,8 @@ def test_submit_watch_and_read_the_verdict(visit: Any) -> None:
     page.locator("[data-chart=done]").scroll_into_view_if_needed()  # charts are drawn only while they are seen
     changes(lambda: reading(page, "done"))
     assert "no samples yet" not in reading(page, "queue")
+    ended = page.locator("a[data-run]", has_text="Succeeded").first
+    expect(ended).to_contain_text(re.compile(r"(\d+) of \1\b"), timeout=60_000)  # its last count, not the one before
     expect(page.get_by_role("heading", name="continuous against baseline")).to_be_visible(timeout=120_000)
     expect(page.locator("[data-experiment-status]")).to_have_text(re.compile("Decided"))
     verdict = page.locator(".verdict")
