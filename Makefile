@@ -27,7 +27,10 @@ test: ## lint, types, then every test
 		echo "The control plane's tests on PostgreSQL:"; \
 		DATABASE_URL="$$HEADWAY_POSTGRES_URL" $(DEV) -m pytest -q tests/controlplane tests/api || status=1; \
 	fi; \
-	$(DEV) -m pytest -q || status=1; \
+	echo "The tests that start real servers, workers and browsers:"; \
+	$(DEV) -m pytest -q -m "stack or browser" || status=1; \
+	echo "All other tests, on two processes:"; \
+	$(DEV) -m pytest -q -n 2 --dist loadfile -m "not stack and not browser" || status=1; \
 	exit $$status
 
 lint: ## ruff: rules and format

@@ -147,6 +147,7 @@ GENERATED = [
         },
     ),
 ]
+UNPUBLISHED = [trace for trace in GENERATED if trace.name in ("qwen-bailian", "burstgpt with sessions")]
 
 
 def public(folder: Path) -> list[TraceFile]:
