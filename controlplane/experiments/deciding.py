@@ -7,11 +7,11 @@ from typing import Any
 
 from controlplane.evidence.selectors import artifacts
 from controlplane.experiments.models import Experiment
+from controlplane.experiments.selectors import spec_of
 from controlplane.runs.lifecycle import State
 from controlplane.runs.models import Run
 from controlplane.workloads.selectors import local_copy
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.types.errors import HeadwayError
 from scheduler_core.verdict.comparable import Output
@@ -53,7 +53,7 @@ def _decide(experiment: Experiment, finished: list[Run]) -> dict[str, Any]:
         with local_copy(stored.file) as path:
             return read_outputs(path)
 
-    spec = parse(ExperimentSpec, experiment.spec)
+    spec = spec_of(experiment)
     return decide(spec, [parse(RunSummary, run.summary) for run in finished], outputs=outputs).canonical()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from controlplane.experiments.models import ArmRun, Experiment
+from controlplane.experiments.selectors import spec_of
 from controlplane.runs.models import Run
 from controlplane.runs.services import next_place, queue_run
 from scheduler_core.spec.experiment import ExperimentSpec
@@ -28,7 +29,7 @@ def look_further(experiment: Experiment, runs: Iterable[Run], end: dict[str, Any
     """
     if end["status"] != Experiment.Status.DECIDED:
         return False
-    spec = parse(ExperimentSpec, experiment.spec)
+    spec = spec_of(experiment)
     made = 1 + max(run.job["repeat"] for run in runs)  # of what the verdict saw, not of what others queued since
     more = further(spec.goal.looks, made, parse(Verdict, end["verdict"]))
     if more is None:
@@ -68,7 +69,7 @@ def _queue(experiment: Experiment, spec: ExperimentSpec, runs: Iterable[tuple[in
 
 def looks_in_words(experiment: Experiment, pairs: int) -> str:
     """Where a group-sequential experiment with ``pairs`` queued stands; empty without declared looks."""
-    looks = parse(ExperimentSpec, experiment.spec).goal.looks
+    looks = spec_of(experiment).goal.looks
     if not looks:
         return ""
     declared = f"looks declared at {', '.join(str(look) for look in looks)} pairs"

@@ -6,6 +6,8 @@ from controlplane.access import Person, visible
 from controlplane.experiments.models import Experiment
 from controlplane.runs.lifecycle import TERMINAL_STATES, State
 from controlplane.runs.models import Run
+from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.parse import parse
 
 
 def visible_to(user: Person) -> QuerySet[Experiment]:
@@ -22,6 +24,13 @@ def visible_to(user: Person) -> QuerySet[Experiment]:
     )
     # Said again, because a query that counts loses the model's own order.
     return visible(annotated.order_by("-created_at", "id"), user)
+
+
+def spec_of(experiment: Experiment) -> ExperimentSpec:
+    """The spec as submitted, arms in their order: a database may return the keys of JSON in another (jsonb does)."""
+    arms = experiment.spec["arms"]
+    names = experiment.arms.order_by("position").values_list("name", flat=True)
+    return parse(ExperimentSpec, {**experiment.spec, "arms": {name: arms[name] for name in names}})
 
 
 def runs_of(experiment: Experiment) -> QuerySet[Run]:
