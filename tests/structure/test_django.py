@@ -59,7 +59,9 @@ def test_server_processes_never_load_torch(tmp_path: Path, load: str) -> None:
 
 
 def test_a_command_before_the_first_start_says_what_comes_first(tmp_path: Path) -> None:
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DJANGO_", "SECRET_"))}
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DJANGO_", "SECRET_"))
+    }
     environ["HEADWAY_HOME"] = str(tmp_path)
     done = subprocess.run(
         [sys.executable, "manage.py", "api_token", "admin"],
