@@ -262,7 +262,10 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": REST_FRAMEWORK["DEFAULT_PERMISSION_CLASSES"],
     "SCHEMA_PATH_PREFIX": "/api/v1",
-    "POSTPROCESSING_HOOKS": ["controlplane.api.schema.describe_errors"],
+    "POSTPROCESSING_HOOKS": [
+        "controlplane.api.schema.describe_errors",
+        "controlplane.api.schema.drop_column_limits",
+    ],
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
 }
 

@@ -36,6 +36,7 @@ IDEMPOTENCY_PARAMETER: dict[str, Any] = {
     "description": "Any fresh text; a retry with the same key and body gets the first answer again, for 24 hours.",
 }
 _SAFE = ("get", "head", "options")
+_COLUMN_LIMITS = {2**31 - 1, -(2**31), 2**63 - 1, -(2**63)}
 
 
 class SpecExtension(PydanticExtension):  # type: ignore[no-untyped-call]
@@ -66,3 +67,24 @@ def describe_errors(result: dict[str, Any], generator: Any, request: Any, public
             if verb not in _SAFE:
                 operation.setdefault("parameters", []).append(IDEMPOTENCY_PARAMETER)
     return result
+
+
+def drop_column_limits(result: dict[str, Any], generator: Any, request: Any, public: Any) -> dict[str, Any]:
+    """Take out how large an integer the database's columns hold: that is the installation's, not the API's."""
+    _drop_column_limits(result)
+    return result
+
+
+def _drop_column_limits(node: Any) -> None:
+    if isinstance(node, list):
+        for item in node:
+            _drop_column_limits(item)
+    elif isinstance(node, dict):
+        if node.get("type") == "integer":
+            for bound in ("minimum", "maximum"):
+                if node.get(bound) in _COLUMN_LIMITS:
+                    del node[bound]
+            if node.get("format") == "int64":
+                del node["format"]
+        for item in node.values():
+            _drop_column_limits(item)
