@@ -47,7 +47,7 @@ ROW = [0, 0, 5, 5, 5, 1, "default", "default", None, 0, None, [], 0]
 
 
 def packed(*lines: object) -> bytes:
-    return gzip.compress("\n".join(map(json.dumps, lines)).encode())
+    return gzip.compress("\n".join(map(json.dumps, lines)).encode(), mtime=0)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def zipped() -> bytes:
         (b"", "file: is empty"),
         (b"\n\n  \n", "file: has no rows, only empty lines"),
         (HEADER, "file: has a header but no rows"),
-        (gzip.compress(GOOD), "file: is compressed with gzip; unpack it first (gunzip)"),
+        (gzip.compress(GOOD, mtime=0), "file: is compressed with gzip; unpack it first (gunzip)"),
         (bz2.compress(GOOD), "file: is compressed with bzip2; unpack it first"),
         (lzma.compress(GOOD), "file: is compressed with xz; unpack it first"),
         (zipped(), "file: is a zip archive (or a spreadsheet)"),
