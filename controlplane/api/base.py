@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 
 from controlplane.accounts.models import User
 from controlplane.api import idempotency
+from controlplane.api.fields import ListFilter
 from controlplane.api.models import IdempotentAnswer
 from controlplane.api.pagination import Keyset
 from controlplane.api.problems import ApiProblem
@@ -57,9 +58,16 @@ class ApiView(APIView):
 
 
 class ListView(ApiView):
-    """A list in keyset pages."""
+    """A list in keyset pages. ``wanted`` are the filters asked for, as ``filter_class`` reads them."""
 
     pagination_class = Keyset
+    filter_class: type[ListFilter] = ListFilter
+    wanted: dict[str, Any]
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if request.method in SAFE_METHODS:
+            self.wanted = self.read(self.filter_class, request.query_params)
 
     def page(self, queryset: Any, serializer: type[BaseSerializer[Any]]) -> Response:
         """One keyset page of a list."""

@@ -32,15 +32,26 @@ class MultipleChoiceField(ChoiceField, serializers.MultipleChoiceField):
 
 
 class Input(serializers.Serializer[Any]):
-    """Input of one action. Unknown keys are errors: a misspelt option must not be silently ignored."""
+    """Input of one action. Unknown keys are errors: a misspelt option must not be silently ignored.
+
+    ``read_elsewhere`` are keys that are known, but not for this form to read.
+    """
+
+    read_elsewhere: tuple[str, ...] = ()
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, dict) or hasattr(data, "keys"):
-            unknown = [str(key) for key in data if key not in self.fields]
+            unknown = [str(key) for key in data if key not in self.fields and key not in self.read_elsewhere]
             if unknown:
-                known = ", ".join(self.fields)
+                known = ", ".join((*self.fields, *self.read_elsewhere))
                 raise serializers.ValidationError({key: [f"unknown key; known: {known}"] for key in unknown})
         return super().to_internal_value(data)
+
+
+class ListFilter(Input):
+    """What a list is narrowed by, in the query string; ``limit`` and ``cursor`` are for its pages to read."""
+
+    read_elsewhere = ("limit", "cursor")
 
 
 class ArchiveIn(Input):

@@ -146,6 +146,15 @@ def test_a_bad_query_is_400(api: Api, query: str) -> None:
     assert document["code"] == "invalid_input"
 
 
+@pytest.mark.parametrize("path", ["/runs", "/experiments", "/policies", "/workloads", "/datasets", "/profiles"])
+def test_a_misspelt_filter_of_a_list_is_refused(api: Api, path: str) -> None:
+    """It must not give the whole list, as if nothing had been asked for."""
+    (problem,) = _problem(api.get(f"{path}?limit=5&sate=done"), 400)["problems"]
+    assert problem["where"] == "sate"
+    assert problem["message"].startswith("unknown key; known: ")
+    assert problem["message"].endswith("limit, cursor")
+
+
 def test_a_nul_in_an_address_is_404(api: Api) -> None:
     _problem(api.get("/runs?owner=%00"), 404)
     _problem(api.get("/runs/a%00b"), 404)

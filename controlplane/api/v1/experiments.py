@@ -19,6 +19,7 @@ from controlplane.api.fields import (
     ExperimentSpecField,
     Input,
     Link,
+    ListFilter,
     MultipleChoiceField,
     Nothing,
     ObjectField,
@@ -90,7 +91,7 @@ class ExperimentDetailOut(ExperimentOut):
         return [dict(row) for row in RunOut(rows, many=True, context=self.context).data]
 
 
-class ExperimentFilter(serializers.Serializer[Any]):
+class ExperimentFilter(ListFilter):
     """Filters of the experiment list."""
 
     status = MultipleChoiceField(choices=Experiment.Status.choices, required=False)
@@ -120,6 +121,7 @@ class CloneIn(Input):
 class Experiments(ListView):
     """All experiments; one more."""
 
+    filter_class = ExperimentFilter
     parser_classes = [BoundedJSONParser, YAMLParser]
 
     @extend_schema(
@@ -130,7 +132,7 @@ class Experiments(ListView):
     )
     def get(self, request: Request) -> Response:
         """Experiments, newest first."""
-        wanted = self.read(ExperimentFilter, request.query_params)
+        wanted = self.wanted
         rows = selectors.visible_to(request.user).filter(archived_at__isnull=not wanted["archived"])
         if wanted.get("status"):
             rows = rows.filter(status__in=wanted["status"])

@@ -16,7 +16,16 @@ from rest_framework.response import Response
 from controlplane import access
 from controlplane.api.base import ApiView, ListView
 from controlplane.api.downloads import attachment
-from controlplane.api.fields import ChoiceField, Input, Link, MultipleChoiceField, Nothing, ObjectField, SummaryField
+from controlplane.api.fields import (
+    ChoiceField,
+    Input,
+    Link,
+    ListFilter,
+    MultipleChoiceField,
+    Nothing,
+    ObjectField,
+    SummaryField,
+)
 from controlplane.api.pagination import number_of
 from controlplane.evidence import exports
 from controlplane.evidence import selectors as evidence
@@ -143,7 +152,7 @@ class SamplesOut(serializers.Serializer[Any]):
     samples = serializers.ListField(child=ObjectField())
 
 
-class RunFilter(serializers.Serializer[Any]):
+class RunFilter(ListFilter):
     """Filters of the run list."""
 
     state = MultipleChoiceField(choices=State.choices, required=False)
@@ -166,10 +175,12 @@ def run_for(request: Request, pk: str) -> Run:
 class Runs(ListView):
     """All runs."""
 
+    filter_class = RunFilter
+
     @extend_schema(operation_id="runs_list", tags=TAGS, parameters=[RunFilter], responses=RunOut(many=True))
     def get(self, request: Request) -> Response:
         """Runs, newest first."""
-        wanted = self.read(RunFilter, request.query_params)
+        wanted = self.wanted
         rows = runs_for(request)
         if wanted.get("state"):
             rows = rows.filter(state__in=wanted["state"])
