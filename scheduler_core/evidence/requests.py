@@ -36,11 +36,10 @@ class Column:
         return present
 
 
-# Fields that a single instance without separated pools, collectives or pausing cannot make non-zero.
+# Fields that a single instance without separated pools or collectives cannot make non-zero.
 NOT_APPLICABLE = {
     "reserve_wait_ms": "ms",
     "decode_queue_ms": "ms",
-    "paused_ms": "ms",
     "handoff_ms": "ms",
     "transfer_bytes": "bytes",
     "network_wait_ms": "ms",
@@ -60,6 +59,8 @@ _SEGMENT_FIELDS = {
     "prefill_ms": IntervalClass.COMPUTE_PREFILL,
     "decode_ms": IntervalClass.COMPUTE_DECODE,
     "recompute_ms": IntervalClass.RECOMPUTE,
+    "swap_ms": IntervalClass.SWAP,
+    "paused_ms": IntervalClass.PAUSED,
     "preemption_recompute_ms": IntervalClass.RECOMPUTE,
     "output_transfer_ms": IntervalClass.OUTPUT_TRANSFER,
     "stream_output_ms": IntervalClass.STREAM_OUTPUT,

@@ -22,6 +22,7 @@ PRECEDENCE: tuple[str, ...] = (
     IntervalClass.COMPUTE_PREFILL,
     IntervalClass.COMPUTE_DECODE,
     IntervalClass.RECOMPUTE,
+    IntervalClass.SWAP,
     IntervalClass.HANDOFF,
     IntervalClass.INPUT_TRANSFER,
     IntervalClass.INPUT_PREPARE,

@@ -7,7 +7,10 @@ from scheduler_core.types.time import Ns
 
 
 class IntervalClass(StrEnum):
-    """What an interval was spent on. Overlap is a property of two intervals, never a class."""
+    """What an interval was spent on. Overlap is a property of two intervals, never a class.
+
+    ``swap`` is the copying of a step's blocks between device and host (`types.plan.StepPlan`), on resource ``copy``.
+    """
 
     QUEUE = "queue"
     INPUT_PREPARE = "input_prepare"
@@ -15,6 +18,7 @@ class IntervalClass(StrEnum):
     COMPUTE_PREFILL = "compute_prefill"
     COMPUTE_DECODE = "compute_decode"
     RECOMPUTE = "recompute"
+    SWAP = "swap"
     HANDOFF = "handoff"
     NETWORK_WAIT = "network_wait"
     COMMUNICATION = "communication"
@@ -44,3 +48,4 @@ class Lane(NamedTuple):
 COMPUTE = "compute"
 HOST = "host"
 DEVICE = "device"
+COPY = "copy"

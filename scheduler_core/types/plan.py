@@ -30,7 +30,9 @@ class Grant(NamedTuple):
     ``new_blocks`` are appended to the request's block table before the step; with the blocks of earlier grants the
     table covers ``start + length`` positions. ``samples`` is true when the last computed position is the last known
     token, so that the step yields one new token. ``hit_tokens`` leading tokens of a first grant (``start`` equals
-    ``hit_tokens`` then) were found in the prefix cache: their blocks are the first of ``new_blocks``.
+    ``hit_tokens`` then) need no computing, and their blocks are the first of ``new_blocks``: found in the prefix cache
+    on the device, or filled by the plan's ``copies_in``. It is a multiple of the block size unless blocks come in from
+    the host.
     """
 
     request: int
@@ -43,17 +45,54 @@ class Grant(NamedTuple):
     hit_tokens: int = 0
 
 
+class BlockCopy(NamedTuple):
+    """The whole content of block ``source`` goes into block ``target``; each pool numbers its blocks from 0.
+
+    The list it stands in says which is which: ``copies_out`` device to host, ``copies_in`` host to device.
+    """
+
+    source: int
+    target: int
+
+
+class Rebind(NamedTuple):
+    """From entry ``first`` on, the block table of ``request`` (of ``epoch``) names ``blocks`` instead of what it named.
+
+    They hold the same KV, computed by another request at the same time; the request's own copies are free afterwards.
+    The table's length does not change.
+    """
+
+    request: int
+    epoch: int
+    first: int
+    blocks: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step of one instance: ordered grants, and the rows the executor may forget first.
+    """One step of one instance: what to forget, what to copy, then what to compute. Executed in this order::
 
-    ``released`` are requests whose block tables are void from now on (finished, preempted, aborted); a preempted
-    request comes back with a higher epoch and a fresh table.
+        released    block tables of these requests are void (finished, preempted, swapped out, aborted)
+        rebinds     entries of block tables are exchanged for equal ones
+        copies_out  device block -> host block, all of them before anything below writes to the device
+        copies_in   host block -> device block
+        grants      computed; a request that comes back has a higher epoch and a fresh table
+
+    A device block that is copied out may be the target of a copy in or be computed into by the same plan, and a host
+    block filled by ``copies_out`` may be read by ``copies_in`` of the same plan. A host block that ``copies_in`` reads
+    is not overwritten by this plan. A host block keeps its content until a later ``copies_out`` names it again. No
+    block is a target twice in one list. Plans take effect in launch order, so a copy sees what all earlier plans wrote.
+
+    A request that was swapped out comes back by a first grant like that of a cache hit: ``hit_tokens`` tells how many
+    tokens are there after the copies, and is any number below the known tokens.
     """
 
     id: int
     grants: tuple[Grant, ...]
     released: tuple[int, ...] = ()
+    copies_out: tuple[BlockCopy, ...] = ()
+    copies_in: tuple[BlockCopy, ...] = ()
+    rebinds: tuple[Rebind, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -66,7 +105,11 @@ class StepPlan:
             f"{g.request},{g.epoch},{g.start},{g.length},{g.new_blocks},{int(g.samples)},{g.phase},{g.hit_tokens}"
             for g in self.grants
         )
-        return hashlib.blake2b(f"{self.id}|{text}|{self.released}".encode(), digest_size=8).hexdigest()
+        text = f"{self.id}|{text}|{self.released}"
+        if self.copies_out or self.copies_in or self.rebinds:
+            moves = (self.copies_out, self.copies_in, self.rebinds)
+            text += "".join(f"|{[tuple(item) for item in items]}" for items in moves)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 class GrantResult(NamedTuple):
