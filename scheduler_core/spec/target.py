@@ -2,9 +2,11 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from scheduler_core.spec.base import PositiveInt, Seed, Spec, require_one
+
+BUILT_IN_MODELS = ("demo-s", "shape-m", "shape-l", "tiny")
 
 
 class TorchTarget(Spec):
@@ -20,6 +22,17 @@ class TorchTarget(Spec):
     )
     kv_blocks: PositiveInt = Field(512, description="KV blocks that exist, unless the policy asks for fewer.")
     weight_seed: Seed = 0
+
+    @field_validator("model")
+    @classmethod
+    def _named_or_a_folder(cls, model: str) -> str:
+        """Only the worker can see a folder; a bare word can be told from a built-in shape at once."""
+        if model in BUILT_IN_MODELS or "/" in model:
+            return model
+        raise ValueError(
+            f"{model!r} is no built-in shape ({', '.join(BUILT_IN_MODELS)}); "
+            "a folder is written with a slash, such as ./my-model, and lies on the worker"
+        )
 
 
 class ModelledTarget(Spec):

@@ -162,7 +162,7 @@ def test_the_process_speaks_the_protocol(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"target": {"model": "nope"}}, "neither a built-in shape"),
+        ({"target": {"model": "./nope"}}, "neither a built-in shape"),
         ({"target": {"model": "tiny", "kv_blocks": 0}}, "kv_blocks"),
         ({"wall_limit_s": 0.001}, "longer than its limit of 0.001 s"),
     ],

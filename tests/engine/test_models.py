@@ -14,6 +14,7 @@ from gpu_runner.engine.config import SHAPES, from_hugging_face, resolve
 from gpu_runner.engine.describe import describe
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.model.weights import SeededWeights
+from scheduler_core.spec.target import BUILT_IN_MODELS
 from scheduler_core.types.errors import InputError
 from tests.engine.conftest import settings_for
 from tests.engine.families import FAMILIES
@@ -92,6 +93,11 @@ def test_describing_builds_nothing() -> None:
 def test_an_unknown_model_names_the_choices(name: str) -> None:
     with pytest.raises(InputError, match="neither a built-in shape"):
         resolve(name)
+
+
+def test_specs_know_the_built_in_shapes_that_exist() -> None:
+    """A spec is checked where no engine is, so its list of names must be the engine's own."""
+    assert set(BUILT_IN_MODELS) == set(SHAPES)
 
 
 def test_seeded_weights_depend_on_seed_and_name_only() -> None:

@@ -206,6 +206,7 @@ def problems(cls: type[Spec], data: object) -> list[str]:
         ({"goal": {"guard": {"nope": 1}}}, "goal.guard.nope: Input should be 'ttft_p50_ms'"),
         ({"run_limit_s": float("nan")}, "run_limit_s: Input should be"),
         ({"target": {"torch": {}, "modelled": {}}}, "target: give exactly one of torch, modelled; got torch, modelled"),
+        ({"target": {"torch": {"model": "demo-x"}}}, "target.torch.model: 'demo-x' is no built-in shape (demo-s, "),
         ({"target": {}}, "target: give exactly one of torch, modelled; got nothing"),
         ({"workload": None}, "workload: keys and values are expected here, got nothing"),
         ({"workload": [1]}, "workload: keys and values are expected here, got a list"),
