@@ -12,8 +12,13 @@ if __name__ == "__main__":
         sys.exit(main(sys.argv[2:]))
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
+    from django.db import OperationalError, ProgrammingError
 
     try:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as error:
         sys.exit(f"headway: {error}")
+    except (OperationalError, ProgrammingError) as error:
+        sys.exit(
+            f"headway: the database cannot answer ({error}); is it up, and were its tables made: `manage.py migrate`?"
+        )

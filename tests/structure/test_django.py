@@ -59,18 +59,31 @@ def test_server_processes_never_load_torch(tmp_path: Path, load: str) -> None:
 
 
 def test_a_command_before_the_first_start_says_what_comes_first(tmp_path: Path) -> None:
+    done = _manage("api_token", "admin", HEADWAY_HOME=str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"headway: no Headway was started in {tmp_path} yet: `make up` first")
+
+
+def test_a_command_on_a_database_without_tables_says_how_they_are_made(tmp_path: Path) -> None:
+    """As after a first start that was stopped half-way."""
+    database = f"sqlite:///{tmp_path / 'empty.sqlite3'}"
+    done = _manage("api_token", "admin", SECRET_KEY="s" * 60, DATABASE_URL=database)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("headway: the database cannot answer (no such table: accounts_user)")
+    assert "`manage.py migrate`" in done.stderr
+
+
+def _manage(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A management command with nothing but ``settings`` said of the installation."""
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "DJANGO_", "SECRET_"))
     }
-    environ["HEADWAY_HOME"] = str(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "manage.py", "api_token", "admin"],
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments],
         cwd=ROOT,
-        env=environ,
+        env=environ | settings,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith(f"headway: no Headway was started in {tmp_path} yet: `make up` first")
