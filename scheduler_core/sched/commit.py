@@ -1,6 +1,7 @@
 """Applies the answer to a step: tokens, stops, publication, release."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import TypeAlias
 
 from scheduler_core.request.lifecycle import Event, State
@@ -60,34 +61,35 @@ def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends:
     ``ends`` maps requests to the reason of their end. Requests that have caught up join the cohort.
     """
     state.steps_done += 1
+    requests, cohort, account = state.requests, state.cohort, policy.account
     late = policy.prefix_cache and policy.publish is _AT_CONFIRM
     if step.decoders:
         if late:
-            state.memory.publish_cohort(state.cohort)
-        state.cohort.advance()
+            state.memory.publish_cohort(cohort)
+        cohort.advance()
     joined: list[LiveRequest] = []
     over: list[LiveRequest] = []
     for grant in step.grants:
-        request = state.requests[grant.request]
+        request = requests[grant.request]
         request.confirm(grant.start + grant.length, sampled=grant.samples)
         if late:
             state.memory.publish(request, request.confirmed)
         if not grant.samples:
             continue
-        if policy.account is not None:
-            policy.account.emitted(request)
+        if account is not None:
+            account.emitted(request)
         if request.id in ends or request.known >= request.stop_at:
             over.append(request)
         elif policy.groups_decodes:
             del state.apart[request.id]
-            state.cohort.join(request)
+            cohort.join(request)
             joined.append(request)
     for number in ends:
-        member = state.requests[number]
+        member = requests[number]
         if member.joined != APART:
             over.append(member)
     if len(over) > 1:
-        over.sort(key=lambda request: request.run_seq)
+        over.sort(key=_by_admission)
     ended = [(request, _finish(state, policy, request, ends.get(request.id, AT_LIMIT))) for request in over]
     if state.held:
         release_batch(state)
@@ -95,20 +97,22 @@ def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends:
     return joined, ended
 
 
+_by_admission = attrgetter("run_seq")
+
+
 def end(
     state: InstanceState, policy: PolicySet, request: LiveRequest, event: Event, *, outcome: Outcome, reason: str
 ) -> Ended:
     """Remove a live request from wherever it is and give up its blocks, behind a fence while a step is in flight."""
-    stage = request.stage
-    was = request.state
+    stage, waits = request.stage, request.state is _QUEUED
     request.apply(event)
-    if was is _QUEUED:
+    if waits:
         state.waiting.remove(request)
     else:
         state.leave_running(request)
         state.released.append(request.id)
     del state.requests[request.id]
-    if event is _FINISH and policy.retain is _BATCH:
+    if event is _FINISH and policy.retain is _BATCH and not waits:  # one that waits holds neither slot nor blocks
         state.held.append(request)
     else:
         state.memory.release(request, fence=state.fence())

@@ -27,7 +27,8 @@ class FusedInstance(Instance):
         super().__init__(policy)
         state, limits = self._state, policy.limits
         state.keeps_records = False
-        self._publishes_late = policy.publish is Publish.AT_CONFIRM
+        self._publishes_late = policy.prefix_cache and policy.publish is Publish.AT_CONFIRM
+        self._publishes_early = policy.prefix_cache and not self._publishes_late
         if not policy.prefix_cache:
             state.memory = CountedMemory(blocks=limits.kv_blocks, block_size=limits.block_size)
 
@@ -43,16 +44,18 @@ class FusedInstance(Instance):
 
     def plan_fused(self, now_ns: Ns) -> FusedStep | None:
         """As `plan`; complete it with `complete_fused` before planning again."""
-        state = self._state
-        builder = self._builder
+        state, builder = self._state, self._builder
         builder.build(now_ns)
-        grants, decoders = tuple(builder.grants.values()), builder.decoders
-        if not grants and not decoders:
+        decoders = builder.decoders
+        if builder.grants:
+            grants, repeats = tuple(builder.grants.values()), False
+        elif decoders:
+            grants, repeats = (), not builder.preempted and decoders == len(state.running)
+        else:
             check_liveness(state, self.next_wakeup(now_ns))
             return None
         number = state.next_step
         state.next_step += 1
-        repeats = not grants and not builder.preempted and decoders == len(state.running)
         return FusedStep(number, grants, decoders, state.cohort.context_tokens, repeats)
 
     def complete_fused(self, step: FusedStep, ends: Mapping[int, str]) -> FusedEffects:
@@ -61,18 +64,21 @@ class FusedInstance(Instance):
 
     def complete_repeat(self) -> None:
         """As `complete_fused` for a step that ``may_repeat`` and in which nobody ended. O(1) without a prefix cache."""
+        state, cohort = self._state, self._state.cohort
         if self._publishes_late:
-            self._state.memory.publish_cohort(self._state.cohort)
-        self._state.cohort.advance()
-        self._state.steps_done += 1
+            state.memory.publish_cohort(cohort)
+        cohort.tick += 1
+        cohort.context_tokens += cohort.count
+        state.steps_done += 1
 
     def repeat(self) -> bool:
         """Plan the same step again, if the pool has room; only after one that ``may_repeat``, with no event since."""
-        state = self._state
+        state, memory = self._state, self._state.memory
         need = state.cohort.growth()
-        if need > state.memory.free:
+        if need > memory.free:
             return False
-        state.memory.grow_cohort(state.cohort, need, publish=not self._publishes_late)
+        if need or self._publishes_early:
+            memory.grow_cohort(state.cohort, need, publish=self._publishes_early)
         state.next_step += 1
         return True
 

@@ -11,7 +11,7 @@ from scheduler_core.sched.plan import Completed, Ended, Occupancy, Planned
 from scheduler_core.sched.planner import StateView, StepBuilder, preempt
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
-from scheduler_core.sched.waiting import FairQueue, WaitingQueue
+from scheduler_core.sched.waiting import queue_for
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.plan import StepPlan, StepResult
 from scheduler_core.types.reasons import Outcome, Preempt, Reject
@@ -39,9 +39,8 @@ class Instance:
             caching=policy.prefix_cache,
             first_block=first_block,
         )
-        waiting = WaitingQueue() if policy.account is None else FairQueue(policy.account.rank)
         self._state = InstanceState(
-            memory, Cohort(limits.block_size), waiting=waiting, plan_on_promises=plan_on_promises
+            memory, Cohort(limits.block_size), waiting=queue_for(policy), plan_on_promises=plan_on_promises
         )
         self._builder = StepBuilder(self._state, policy)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.decisions import Deferral, Place, Publish, Serve
-from scheduler_core.sched.memory import blocks_for, pledge, shortage
+from scheduler_core.sched.memory import pledge, shortage
 from scheduler_core.sched.policy import PolicySet, Watch
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.sched.view import RequestView
@@ -78,10 +78,15 @@ class StepBuilder:
     """Plans one step at a time. Grants revoked inside a step return their budget exactly (V-15)."""
 
     def __init__(self, state: InstanceState, policy: PolicySet) -> None:
+        limits = policy.limits
         self.state = state
         self.policy = policy
-        self._view = StateView(state, 0, policy.limits.token_budget)
+        # What every step asks for is looked up once.
+        self._budget, self._size, self._block_size = limits.token_budget, limits.size, limits.block_size
+        self._chunked, self._limit, self._passes = limits.chunked, policy.chunk.limit, policy.shape.passes
+        self._view = StateView(state, 0, self._budget)
         self._publishes = policy.prefix_cache and policy.publish is Publish.AT_GRANT
+        self._closes = policy.slots is None and not policy.admits_without_budget
         self.grants: dict[int, Grant] = {}
         self.decoders = 0  # members of the cohort served in this step
         self.preempted = False
@@ -89,10 +94,11 @@ class StepBuilder:
 
     def build(self, now_ns: Ns) -> None:
         """Fill `grants` anew, changing the state as if they were under way."""
-        self._view.now_ns, self._view.budget_left = now_ns, self.policy.limits.token_budget
+        view = self._view
+        view.now_ns, view.budget_left = now_ns, self._budget
         self.grants = {}
         self.decoders, self.preempted, self.deferral = 0, False, None
-        passes = self.policy.shape.passes(self._view)
+        passes = self._passes(view)
         admits = False
         for item in passes.order:
             if item.serve is _WAITING:
@@ -104,7 +110,8 @@ class StepBuilder:
                 break
         if not admits and passes.closed is not None:
             self._defer_head(passes.closed)
-        self._record_deferral()
+        if self.state.keeps_records:
+            self._record_deferral()
         self._assert_limits()
         if self.policy.watch is not None:
             self._tell(self.policy.watch)
@@ -130,25 +137,27 @@ class StepBuilder:
     # --- running requests --------------------------------------------------------------------------------------
 
     def _serve(self, serve: Serve) -> None:
-        if self.state.cohort.count and serve is not _PREFILLS:
+        state, view = self.state, self._view
+        if state.cohort.count and serve is not _PREFILLS:
             self._serve_cohort(serve)
-        if not self.state.apart:
+        if not state.apart:
             return
         # A copy: the victim loop shortens the running order while it is walked, and must neither revisit a victim
         # nor skip the request that follows one.
-        for request in tuple(self.state.apart.values()):
-            if self._view.budget_left == 0:
+        for request in tuple(state.apart.values()):
+            if view.budget_left == 0:
                 break
             if request.state is not _RUNNING or request.id in self.grants:
                 continue
-            if request.promised and not self.state.plan_on_promises:
+            if request.promised and not state.plan_on_promises:
                 continue
             if serve is _ALL or request.prefilling == (serve is _PREFILLS):
                 self._serve_one(request)
 
     def _serve_one(self, request: LiveRequest) -> None:
+        view = self._view
         debt = request.known + request.promised - request.granted
-        length = min(debt, self.policy.chunk.limit(request, debt, self._view), self._view.budget_left)
+        length = min(debt, self._limit(request, debt, view), view.budget_left)
         if length <= 0:
             return  # a zero grant skips this request, not those behind it (V-06)
         memory = self.state.memory
@@ -157,7 +166,7 @@ class StepBuilder:
         first = request.granted == request.hit_tokens
         if first:
             blocks = tuple(request.table)
-        need = -(-(request.granted + length) // memory.block_size) - request.blocks
+        need = -(-(request.granted + length) // self._block_size) - request.blocks
         if need > 0:
             if not self._make_room(request, need):
                 return
@@ -203,7 +212,8 @@ class StepBuilder:
             self.state.disband()
             return
         if free >= 0:
-            memory.grow_cohort(cohort, need, publish=self._publishes)
+            if need or self._publishes:
+                memory.grow_cohort(cohort, need, publish=self._publishes)
         else:
             self._grow_members()
         self.decoders = cohort.count
@@ -251,6 +261,8 @@ class StepBuilder:
             return
         skipped = []
         while (head := waiting.head()) is not None:
+            if self._closed():
+                break
             deferral = self._try_admit(head)
             if deferral is None:
                 continue
@@ -259,34 +271,42 @@ class StepBuilder:
             if not deferral.skip:
                 break
             skipped.append(waiting.take())
-        for entry in skipped:
+        for entry in reversed(skipped):
             waiting.restore(entry)
 
+    def _closed(self) -> bool:
+        """Whether nobody can come in, whoever it is; not asked where the reason has to be told with its numbers."""
+        if not self._closes or self.state.keeps_records:
+            return False
+        return self._view.budget_left == 0 or len(self.state.running) + len(self.state.held) >= self._size
+
     def _try_admit(self, head: LiveRequest) -> Deferral | None:
-        limits, memory = self.policy.limits, self.state.memory
+        memory, size = self.state.memory, self._block_size
         resident = len(self.state.running) + len(self.state.held)
-        if resident >= limits.size and not self._vacate(head):
-            return Deferral(_BATCH_FULL, resident + 1, limits.size)
+        if resident >= self._size and not self._vacate(head):
+            return Deferral(_BATCH_FULL, resident + 1, self._size)
         if head.promised:  # its last step before preemption is still in flight (V-03)
             return Deferral(_PREEMPTED_THIS_STEP, 0, 0, skip=True)
         hits = memory.match(head)
-        want = head.known - len(hits) * memory.block_size
+        found = len(hits)
+        want = head.known - found * size
         length = self._first_length(head, want)
         if length == 0 and not self.policy.admits_without_budget:
-            return Deferral(_NO_BUDGET, min(want, limits.token_budget), self._view.budget_left)
+            return Deferral(_NO_BUDGET, min(want, self._budget), self._view.budget_left)
         room = max(self.policy.reserve.tokens(head), head.known)
-        reserve = blocks_for(room, memory.block_size) - len(hits)
+        reserve = -(-room // size) - found
         free = memory.free - (memory.idle(hits) if hits else 0)
         deferral = self.policy.admission.decide(reserve, free - memory.pledged, self._view)
         if deferral is not None:
             return deferral
         # Whatever the policy estimates, the first grant needs its blocks now: some may be behind a fence.
-        first = blocks_for(len(hits) * memory.block_size + length, memory.block_size) - len(hits)
+        first = -(-(found * size + length) // size) - found
         if first > free:
             return Deferral(_NO_BLOCKS, first, free)
         self._start(head, hits, reserve)
         if length:
-            self._grant(head, length, (*hits, *memory.grow(head, shortage(memory, head, length))), first=True)
+            blocks = memory.grow(head, first)
+            self._grant(head, length, (*hits, *blocks) if hits else blocks, first=True)
         return None
 
     def _vacate(self, head: LiveRequest) -> bool:
@@ -305,14 +325,13 @@ class StepBuilder:
         Without chunking a request comes whole or not at all (V-08). One that outgrew the whole budget before it was
         preempted is served in pieces all the same: it could never come back otherwise.
         """
-        limits = self.policy.limits
-        if limits.chunked:
-            return min(want, self.policy.chunk.limit(head, want, self._view), self._view.budget_left)
-        length = min(want, self._view.budget_left)
-        if length == want:
-            return length
-        outgrown = head.preemptions > 0 and want > limits.token_budget
-        return length if outgrown and self._view.budget_left == limits.token_budget else 0
+        left = self._view.budget_left
+        if self._chunked:
+            return min(want, self._limit(head, want, self._view), left)
+        if want <= left:
+            return want
+        outgrown = head.preemptions > 0 and want > self._budget
+        return left if outgrown and left == self._budget else 0
 
     def _start(self, request: LiveRequest, hits: list[int], reserve: int) -> None:
         state = self.state
@@ -354,8 +373,6 @@ class StepBuilder:
         if self.deferral is None:
             self.state.deferred = None
             return
-        if not self.state.keeps_records:
-            return
         request, why = self.deferral
         mark = (request.id, why.reason.value)
         if mark != self.state.deferred:
@@ -363,14 +380,14 @@ class StepBuilder:
             self.state.records.append(Deferred(self._view.now_ns, request.id, why.reason.value, why.need, why.have))
 
     def _assert_limits(self) -> None:
-        limits = self.policy.limits
+        state, left = self.state, self._view.budget_left
         granted = self.decoders
         for grant in self.grants.values():
             granted += grant.length
-        if granted + self._view.budget_left != limits.token_budget or self._view.budget_left < 0:
-            raise LawError(f"granted {granted} + left {self._view.budget_left} != budget {limits.token_budget}")
-        if len(self.state.running) + len(self.state.held) > limits.size:
-            raise LawError(f"{len(self.state.running)} running + {len(self.state.held)} held > {limits.size}")
+        if granted + left != self._budget or left < 0:
+            raise LawError(f"granted {granted} + left {left} != budget {self._budget}")
+        if len(state.running) + len(state.held) > self._size:
+            raise LawError(f"{len(state.running)} running + {len(state.held)} held > {self._size}")
 
 
 def preempt(

@@ -7,7 +7,7 @@ from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.memory import Memory
 from scheduler_core.sched.plan import Planned
-from scheduler_core.sched.waiting import FairQueue, WaitingQueue
+from scheduler_core.sched.waiting import Queue, WaitingQueue
 from scheduler_core.types.records import Record
 
 
@@ -25,7 +25,7 @@ class InstanceState:
     plan_on_promises: bool = False
     keeps_records: bool = True
     requests: dict[int, LiveRequest] = field(default_factory=dict)
-    waiting: WaitingQueue | FairQueue = field(default_factory=WaitingQueue)
+    waiting: Queue = field(default_factory=WaitingQueue)
     running: dict[int, LiveRequest] = field(default_factory=dict)
     apart: dict[int, LiveRequest] = field(default_factory=dict)
     held: list[LiveRequest] = field(default_factory=list)

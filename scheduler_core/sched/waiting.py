@@ -1,11 +1,111 @@
-"""The waiting queue: ordered by the policy's key, with O(log n) insertion and removal."""
+"""The waiting queue: in the policy's order, with O(log n) insertion and removal at most."""
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 from scheduler_core.request.live import LiveRequest
+from scheduler_core.sched.decisions import Place
+from scheduler_core.sched.policy import PolicySet
 
 Entry = tuple[int, tuple[int, ...], int, int, LiveRequest]
+
+
+class Queue(Protocol):
+    """Requests that wait, in the order in which they are considered."""
+
+    def __len__(self) -> int: ...
+    def __contains__(self, request: LiveRequest) -> bool: ...
+    def __iter__(self) -> Iterator[LiveRequest]: ...
+
+    def push(self, request: LiveRequest, key: tuple[int, ...]) -> None:
+        """Insert by ``key``, then by arrival sequence."""
+
+    def push_front(self, request: LiveRequest) -> None:
+        """Insert before everyone."""
+
+    def push_back(self, request: LiveRequest, key: tuple[int, ...]) -> None:
+        """Insert behind all that wait with an equal key."""
+
+    def tenants(self) -> frozenset[str]:
+        """Tenants that have requests waiting."""
+
+    def head(self) -> LiveRequest | None:
+        """The next request, not removed."""
+
+    def remove(self, request: LiveRequest) -> None:
+        """Take ``request`` out; `KeyError` if it does not wait."""
+
+    def take(self) -> Any:
+        """Remove the head; returns what `restore` needs to put it back to its place."""
+
+    def restore(self, entry: Any) -> None:
+        """Put back an entry that `take` returned; those taken last first."""
+
+
+def queue_for(policy: PolicySet) -> Queue:
+    """The cheapest queue that keeps the order of ``policy``."""
+    if policy.account is not None:
+        return FairQueue(policy.account.rank)
+    if policy.order.first_come and policy.requeue is Place.FRONT:
+        return ArrivalQueue()
+    return WaitingQueue()
+
+
+class ArrivalQueue:
+    """First come, first served, and whoever comes back stands in front: one order, so that no key is compared. O(1)."""
+
+    __slots__ = ("_requests",)
+
+    def __init__(self) -> None:
+        self._requests: OrderedDict[int, LiveRequest] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __contains__(self, request: LiveRequest) -> bool:
+        return request.id in self._requests
+
+    def __bool__(self) -> bool:
+        return bool(self._requests)
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        """In queue order."""
+        return iter(self._requests.values())
+
+    def push(self, request: LiveRequest, key: tuple[int, ...]) -> None:
+        """Insert behind everyone; ``key`` is that of every request."""
+        self._requests[request.id] = request
+
+    def push_front(self, request: LiveRequest) -> None:
+        """Insert before everyone."""
+        self._requests[request.id] = request
+        self._requests.move_to_end(request.id, last=False)
+
+    def push_back(self, request: LiveRequest, key: tuple[int, ...]) -> None:
+        """As `push`."""
+        self._requests[request.id] = request
+
+    def tenants(self) -> frozenset[str]:
+        """Tenants that have requests waiting. O(n)."""
+        return frozenset(request.spec.tenant for request in self)
+
+    def head(self) -> LiveRequest | None:
+        """The next request, not removed."""
+        return next(iter(self._requests.values()), None)
+
+    def remove(self, request: LiveRequest) -> None:
+        """Take ``request`` out; `KeyError` if it does not wait."""
+        del self._requests[request.id]
+
+    def take(self) -> LiveRequest:
+        """Remove and return the head, which `restore` can put back."""
+        return self._requests.popitem(last=False)[1]
+
+    def restore(self, entry: LiveRequest) -> None:
+        """Put back what `take` returned; what was taken last comes first."""
+        self.push_front(entry)
 
 
 class WaitingQueue:

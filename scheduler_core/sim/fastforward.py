@@ -19,7 +19,7 @@ from scheduler_core.sim.cost import StepCost
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.plan import Phase
-from scheduler_core.types.shape import StepShape, causal_pairs
+from scheduler_core.types.shape import causal_pairs
 from scheduler_core.types.time import Ns
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
@@ -142,10 +142,10 @@ class FastForward:
     def _play(self, step: FusedStep, arrivals: ArrivalStream) -> None:
         """Execute a step, and as long as nothing can change it, the same again."""
         if not step.may_repeat:
-            self._complete(step, self._now + self._cost.step_ns(_shape(step), step.id), arrivals)
+            self._complete(step, self._now + self._duration_ns(step), arrivals)
             return
         instance, duration_ns, decoders, number = self.instance, self._cost.duration_ns, step.decoders, step.id
-        cohort = instance.cohort
+        cohort, observe = instance.cohort, self._observe
         wanted = None if self._patient and instance.waiting else arrivals.next_ns  # a blocked head ignores newcomers
         last_tick = self._end_ticks[0] - 1
         while True:
@@ -160,15 +160,27 @@ class FastForward:
                     return
                 decoders, last_tick, number = cohort.count, self._end_ticks[0] - 1, number + 1
                 continue
-            if self._observe is not None:
-                step = FusedStep(number, (), decoders, cohort.context_tokens, True)
-                self._observe(step, self._now, end)
+            if observe is not None:
+                observe(FusedStep(number, (), decoders, cohort.context_tokens, True), self._now, end)
             self._steps += 1
             self._now = end
             instance.complete_repeat()
             if (wanted is not None and wanted <= end) or not instance.repeat():
                 return
             number += 1
+
+    def _duration_ns(self, step: FusedStep) -> Ns:
+        prefill = pairs = 0
+        decoders, context = step.decoders, step.context_tokens if step.decoders else 0
+        for grant in step.grants:
+            length = grant.length
+            if grant.phase is _DECODE:
+                decoders += 1
+                context += grant.start + length
+            else:
+                prefill += length
+                pairs += causal_pairs(grant.start, length)
+        return self._cost.duration_ns(prefill, decoders, context, pairs, step.id)
 
     def _complete(self, step: FusedStep, end: Ns, arrivals: ArrivalStream) -> None:
         instance = self.instance
@@ -179,7 +191,8 @@ class FastForward:
         if self._policy.account is not None:  # who comes during a step meets the account as it was before its tokens
             while arrivals.next_ns is not None and arrivals.next_ns <= end:
                 self._arrive(arrivals)
-        ends = self._ends_of_tick(instance.cohort.tick + 1) if step.decoders else {}
+        tick = instance.cohort.tick + 1
+        ends = self._ends_of_tick(tick) if step.decoders and self._end_ticks and self._end_ticks[0] <= tick else {}
         for grant in step.grants:
             track = self._tracks[grant.request]
             if track.started_ns is None:
@@ -239,16 +252,3 @@ class FastForward:
                 track.hit_tokens,
             )
         )
-
-
-def _shape(step: FusedStep) -> StepShape:
-    prefill = pairs = 0
-    decoders, context = step.decoders, step.context_tokens if step.decoders else 0
-    for grant in step.grants:
-        if grant.phase is _DECODE:
-            decoders += 1
-            context += grant.start + grant.length
-        else:
-            prefill += grant.length
-            pairs += causal_pairs(grant.start, grant.length)
-    return StepShape(prefill, decoders, context, pairs)
