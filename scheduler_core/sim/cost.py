@@ -1,26 +1,50 @@
 """How long a step takes on the modelled target, in whole nanoseconds."""
 
+from bisect import bisect_right
+
 from scheduler_core.sim.noise import standard_normal
-from scheduler_core.spec.target import Profile
+from scheduler_core.spec.target import Knots, Profile
 from scheduler_core.types.shape import StepShape
 from scheduler_core.types.time import Ns
 
 LEAST_FACTOR = 0.05
+_LISTED = 4096
 
 
 class StepCost:
     """Step durations of a profile; with a noise seed, a drift of the whole run and a residual of each step.
 
-    Noise is multiplicative: ``exact * (1 + drift) * (1 + residual)``, both normal with the standard deviations that
-    calibration measured, and depends only on the seed and the step's number.
+    A step takes the host's time (`spec.target.HostTime`), then the device's (`spec.target.Affine`). Noise is
+    multiplicative: ``exact * (1 + drift) * (1 + residual)``, both normal with the standard deviations that calibration
+    measured, and depends only on the seed and the step's number.
     """
 
-    __slots__ = ("_base", "_context", "_decode", "_drift", "_noise_seed", "_pair", "_prefill", "_residual_share")
+    __slots__ = (
+        "_by_tokens",
+        "_context",
+        "_decode",
+        "_drift",
+        "_host",
+        "_joined",
+        "_knots",
+        "_noise_seed",
+        "_pair",
+        "_prefill",
+        "_request",
+        "_residual_share",
+        "_wake",
+    )
 
     def __init__(self, profile: Profile, noise_seed: int | None = None) -> None:
-        cost = profile.cost
-        self._base, self._prefill, self._decode = cost.base_ns, cost.prefill_token_ns, cost.decode_request_ns
-        self._context, self._pair = cost.context_token_ns, cost.prefill_pair_ns
+        cost, host = profile.cost, profile.host
+        self._prefill, self._pair = cost.prefill_token_ns, cost.prefill_pair_ns
+        self._decode, self._context = cost.decode_request_ns + host.request_ns, cost.context_token_ns
+        self._host, self._request, self._joined = host.base_ns, host.request_ns, host.joined_ns
+        self._wake = host.wake_knots
+        self._knots = cost.batch_knots
+        # Nearly every step has few tokens: their part is looked up, with what every step costs already in it.
+        fixed = cost.base_ns + host.base_ns
+        self._by_tokens = [fixed + _along(cost.batch_knots, tokens) for tokens in range(self._listed())]
         self._residual_share = profile.residual_share
         self._noise_seed = noise_seed
         self._drift = 1.0
@@ -28,14 +52,47 @@ class StepCost:
             self._drift = 1 + profile.drift_share * standard_normal(noise_seed, "drift", 0)
 
     def step_ns(self, shape: StepShape, step: int) -> Ns:
-        """Duration of step number ``step``, at least 1 ns: `spec.target.Affine` of its shape, with noise."""
-        return self.duration_ns(*shape, step)
+        """Duration of step number ``step``, at least 1 ns: host and device time of its shape, with noise."""
+        prefill, decode, context, pairs, joined = shape
+        return self.duration_ns(prefill, decode, context, pairs, step, joined)
 
-    def duration_ns(self, prefill: int, decode: int, context: int, pairs: int, step: int) -> Ns:
+    def duration_ns(self, prefill: int, decode: int, context: int, pairs: int, step: int, joined: int = 0) -> Ns:
         """As `step_ns`, with the shape's numbers in its order."""
-        exact = self._base + self._prefill * prefill + self._decode * decode + self._context * context
-        exact += self._pair * pairs
+        tokens = prefill + decode
+        exact = self._by_tokens[tokens] if tokens < len(self._by_tokens) else self._beyond(tokens)
+        exact += self._prefill * prefill + self._decode * decode + self._context * context + self._pair * pairs
+        if joined:
+            exact += (self._request + self._joined) * joined
         if self._noise_seed is not None:
             residual = 1 + self._residual_share * standard_normal(self._noise_seed, "residual", step)
             exact *= max(LEAST_FACTOR, self._drift * residual)
         return round(exact) or 1
+
+    def host_ns(self, shape: StepShape) -> Ns:
+        """The part of `step_ns` in which the host works and the device waits, without noise."""
+        return round(self._host + self._request * (shape.decode_requests + shape.joined) + self._joined * shape.joined)
+
+    def wake_ns(self, idle_ns: Ns) -> Ns:
+        """What a step takes longer because nothing ran for ``idle_ns`` before it."""
+        if not idle_ns or not self._wake:
+            return 0
+        last, most = self._wake[-1]
+        return round(most if idle_ns >= last else _along(self._wake, idle_ns))
+
+    def _listed(self) -> int:
+        return min(_LISTED, self._knots[-1][0] + 1) if self._knots else 1
+
+    def _beyond(self, tokens: int) -> float:
+        fixed = self._by_tokens[0] - _along(self._knots, 0)
+        return fixed + _along(self._knots, tokens)
+
+
+def _along(knots: Knots, place: int) -> float:
+    """The line through ``knots`` at ``place``: level before the first, straight on after the last, 0 without any."""
+    if not knots:
+        return 0.0
+    if len(knots) == 1 or place <= knots[0][0]:
+        return knots[0][1]
+    at = min(bisect_right([knot for knot, _ns in knots], place), len(knots) - 1)
+    (left, low), (right, high) = knots[at - 1], knots[at]
+    return low + (high - low) * (place - left) / (right - left)

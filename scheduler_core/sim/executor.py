@@ -4,7 +4,7 @@ from scheduler_core.sim.cost import StepCost
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
-from scheduler_core.types.intervals import COMPUTE, DEVICE, Lane
+from scheduler_core.types.intervals import COMPUTE, DEVICE, HOST, IntervalClass, Lane
 from scheduler_core.types.plan import Grant, GrantResult, StepPlan, StepResult
 from scheduler_core.types.shape import shape_of
 from scheduler_core.types.time import Ns
@@ -23,6 +23,7 @@ class SimulatedExecutor:
     def __init__(self, *, profile: Profile, noise_seed: int | None = None) -> None:
         self._cost = StepCost(profile, noise_seed)
         self._now: Ns = 0
+        self._ended: Ns = 0
         self._launched: StepResult | None = None
         self._true_output: dict[int, int] = {}
         self._emitted: dict[int, int] = {}
@@ -37,16 +38,20 @@ class SimulatedExecutor:
     def launch(self, plan: StepPlan) -> None:
         if self._launched is not None:
             raise ExecutorError(f"step {plan.id} launched while step {self._launched.plan_id} runs")
-        end = self._now + self._cost.step_ns(shape_of(plan), plan.id)
+        shape = shape_of(plan)
+        end = self._now + self._cost.step_ns(shape, plan.id) + self._cost.wake_ns(self._now - self._ended)
+        began = min(self._now + self._cost.host_ns(shape), end)
         answers = tuple([self._answer(grant) for grant in plan.grants])
-        lanes = (Lane(COMPUTE, DEVICE, self._now, end),)
+        lanes: tuple[Lane, ...] = (Lane(COMPUTE, DEVICE, began, end),)
+        if began > self._now:
+            lanes = (Lane(IntervalClass.INPUT_PREPARE, HOST, self._now, began), *lanes)
         self._launched = StepResult(plan.id, answers, lanes, self._now, end)
 
     def wait(self, until_ns: Ns | None) -> StepResult | None:
         result = self._launched
         if result is not None and (until_ns is None or result.available_ns <= until_ns):
             self._launched = None
-            self._now = result.available_ns
+            self._now = self._ended = result.available_ns
             return result
         if until_ns is None:
             raise ExecutorError("asked to wait for a step, but none was launched")

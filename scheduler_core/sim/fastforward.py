@@ -19,7 +19,7 @@ from scheduler_core.sim.cost import StepCost
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.plan import Phase
-from scheduler_core.types.shape import causal_pairs
+from scheduler_core.types.shape import causal_pairs, joins
 from scheduler_core.types.time import Ns
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
@@ -99,6 +99,7 @@ class FastForward:
         ] = {}  # tick -> members that end then: id, epoch, tick of joining, reason
         self._end_ticks: list[int] = []
         self._now: Ns = 0
+        self._ended: Ns = 0
         self._planned = self._steps = self._rows = self._preemptions = 0
         self._patient = policy.order.first_come and not policy.limits.queue_limit
         self._queue = max(LEAST_QUEUE, policy.limits.size + 1)
@@ -141,15 +142,17 @@ class FastForward:
 
     def _play(self, step: FusedStep, arrivals: ArrivalStream) -> None:
         """Execute a step, and as long as nothing can change it, the same again."""
+        wake = self._cost.wake_ns(self._now - self._ended)
         if not step.may_repeat:
-            self._complete(step, self._now + self._duration_ns(step), arrivals)
+            self._complete(step, self._now + self._duration_ns(step) + wake, arrivals)
             return
         instance, duration_ns, decoders, number = self.instance, self._cost.duration_ns, step.decoders, step.id
         cohort, observe = instance.cohort, self._observe
         wanted = None if self._patient and instance.waiting else arrivals.next_ns  # a blocked head ignores newcomers
         last_tick = self._end_ticks[0] - 1
         while True:
-            end = self._now + duration_ns(0, decoders, cohort.context_tokens, 0, number)
+            end = self._now + duration_ns(0, decoders, cohort.context_tokens, 0, number) + wake
+            wake = 0
             if cohort.tick >= last_tick:
                 self._complete(FusedStep(number, (), decoders, cohort.context_tokens, True), end, arrivals)
                 # Fewer go on and nobody waits for their place: still the same step, without them.
@@ -163,28 +166,29 @@ class FastForward:
             if observe is not None:
                 observe(FusedStep(number, (), decoders, cohort.context_tokens, True), self._now, end)
             self._steps += 1
-            self._now = end
+            self._now = self._ended = end
             instance.complete_repeat()
             if (wanted is not None and wanted <= end) or not instance.repeat():
                 return
             number += 1
 
     def _duration_ns(self, step: FusedStep) -> Ns:
-        prefill = pairs = 0
+        prefill = pairs = joined = 0
         decoders, context = step.decoders, step.context_tokens if step.decoders else 0
         for grant in step.grants:
             length = grant.length
+            joined += joins(grant)
             if grant.phase is _DECODE:
                 decoders += 1
                 context += grant.start + length
             else:
                 prefill += length
                 pairs += causal_pairs(grant.start, length)
-        return self._cost.duration_ns(prefill, decoders, context, pairs, step.id)
+        return self._cost.duration_ns(prefill, decoders, context, pairs, step.id, joined)
 
     def _complete(self, step: FusedStep, end: Ns, arrivals: ArrivalStream) -> None:
         instance = self.instance
-        start, self._now = self._now, end
+        start, self._now, self._ended = self._now, end, end
         if self._observe is not None:
             self._observe(step, start, end)
         self._steps += 1

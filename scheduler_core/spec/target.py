@@ -1,8 +1,9 @@
 """The target spec: what executes the steps."""
 
-from typing import Literal, Self
+import itertools
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from scheduler_core.spec.base import PositiveInt, Seed, Spec, require_one
 
@@ -66,11 +67,23 @@ class TargetSpec(Spec):
         return chosen.kv_blocks
 
 
+Knots = tuple[tuple[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=0)]], ...]
+"""Points of a line: (place, ns). Places rise; between two points the line is straight."""
+
+
+def _rising(knots: Knots) -> Knots:
+    places = [place for place, _ns in knots]
+    if any(later <= earlier for earlier, later in itertools.pairwise(places)):
+        raise ValueError(f"the places {places} do not rise")
+    return knots
+
+
 class Affine(Spec):
-    """Step time in ns as an affine function of what the step computes.
+    """Time in ns of the device for what a step computes.
 
     ``base + prefill_token * prefill tokens + decode_request * decoding requests + context_token * context tokens read
-    + prefill_pair * (query, key) pairs of prefill attention``.
+    + prefill_pair * (query, key) pairs of prefill attention``, and on top of it what ``batch_knots`` give for all
+    tokens that the step computes.
     """
 
     base_ns: float = Field(ge=0)
@@ -78,6 +91,26 @@ class Affine(Spec):
     decode_request_ns: float = Field(ge=0)
     context_token_ns: float = Field(ge=0)
     prefill_pair_ns: float = Field(0.0, ge=0)
+    batch_knots: Annotated[Knots, AfterValidator(_rising)] = Field(
+        (),
+        description="Further ns by tokens computed in the step: matrix products do not grow evenly with their rows. "
+        "Beyond the last point its last line goes on.",
+    )
+
+
+class HostTime(Spec):
+    """Time in ns that the host takes for a step outside the device's work, while the device waits.
+
+    ``base + request * requests that decode or join + joined * requests that join`` (`types.shape.StepShape`) and, when
+    nothing had run for a while, what ``wake_knots`` give for that while: caches have gone cold.
+    """
+
+    base_ns: float = Field(0.0, ge=0)
+    request_ns: float = Field(0.0, ge=0)
+    joined_ns: float = Field(0.0, ge=0, description="Taking up a new request and, later, its end.")
+    wake_knots: Annotated[Knots, AfterValidator(_rising)] = Field(
+        (), description="Further ns of the first step after idle time, by ns of idle time; flat beyond the last point."
+    )
 
 
 class Profile(Spec):
@@ -93,6 +126,7 @@ class Profile(Spec):
     device: str
     dtype: str
     cost: Affine
+    host: HostTime = HostTime()
     residual_share: float = Field(ge=0)
     drift_share: float = Field(ge=0)
     held_out_error_share: float = Field(ge=0)

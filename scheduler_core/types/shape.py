@@ -6,7 +6,7 @@ count alike: here.
 
 from typing import NamedTuple
 
-from scheduler_core.types.plan import Phase, StepPlan
+from scheduler_core.types.plan import Grant, Phase, StepPlan
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
 _DECODE = Phase.DECODE
@@ -16,13 +16,20 @@ class StepShape(NamedTuple):
     """Inputs of a step's cost.
 
     ``context_tokens`` are the KV positions read by decoding requests, the new one included; ``prefill_pairs`` the
-    (query, key) pairs of causal prefill and recompute attention.
+    (query, key) pairs of causal prefill and recompute attention. ``joined`` counts the requests whose first grant since
+    they waited is in the step.
     """
 
     prefill_tokens: int
     decode_requests: int
     context_tokens: int
     prefill_pairs: int
+    joined: int = 0
+
+
+def joins(grant: Grant) -> bool:
+    """Whether ``grant`` is its request's first since it waited: nothing before it was computed by an earlier grant."""
+    return grant.start == grant.hit_tokens
 
 
 def causal_pairs(start: int, length: int) -> int:
@@ -32,12 +39,13 @@ def causal_pairs(start: int, length: int) -> int:
 
 def shape_of(plan: StepPlan) -> StepShape:
     """The shape of a plan. O(grants)."""
-    prefill = decode = context = pairs = 0
+    prefill = decode = context = pairs = joined = 0
     for grant in plan.grants:
+        joined += joins(grant)
         if grant.phase is _DECODE:
             decode += 1
             context += grant.start + grant.length
         else:
             prefill += grant.length
             pairs += causal_pairs(grant.start, grant.length)
-    return StepShape(prefill, decode, context, pairs)
+    return StepShape(prefill, decode, context, pairs, joined)

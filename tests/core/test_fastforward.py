@@ -8,10 +8,17 @@ from hypothesis import strategies as st
 from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.fastforward import FastForward
+from scheduler_core.spec.target import HostTime
 from scheduler_core.testing.builders import play, policy_spec, profile, request
 from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted, Step
 
-TARGET = profile(base_ms=0.7, prefill_token_ms=0.013, decode_request_ms=0.031, context_token_ms=0.0017)
+PLAIN = profile(base_ms=0.7, prefill_token_ms=0.013, decode_request_ms=0.031, context_token_ms=0.0017)
+HOST = HostTime(
+    base_ns=120_000, request_ns=9_000, joined_ns=210_000, wake_knots=((2_000_000, 350_000), (9_000_000, 1e6))
+)
+TARGET = PLAIN.model_copy(
+    update={"cost": PLAIN.cost.model_copy(update={"batch_knots": ((1, 0), (4, 33_000), (9, 40_000))}), "host": HOST}
+)
 
 
 def plain(spec: Any, requests: Any, capacity: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from scheduler_core.kv.digest import ChainKeys
 from scheduler_core.kv.freelist import FreeList
@@ -19,6 +20,7 @@ from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.waiting import WaitingQueue
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.spec.profiles import reference_profiles
+from scheduler_core.spec.target import HostTime
 from scheduler_core.testing.builders import Stepper, play, policy_spec, profile, request
 from scheduler_core.types.errors import CallerError, ExecutorError, InputError, LawError
 from scheduler_core.types.plan import GrantResult, StepResult
@@ -125,6 +127,37 @@ def test_step_cost_is_the_affine_sum() -> None:
     """1 ms + 0.01 x 100 + 0.1 x 3 + 0.001 x 50 = 2.35 ms."""
     cost = StepCost(profile(prefill_token_ms=0.01, decode_request_ms=0.1, context_token_ms=0.001))
     assert cost.step_ns(StepShape(100, 3, 50, 0), 0) == 2_350_000
+
+
+def test_step_cost_follows_the_knots_and_adds_the_host() -> None:
+    """Knots 0 ns at 1, 300 at 4, 400 at 8 tokens: 2 tokens are a third of the way up (100), 6 are half way on (350),
+    and at 12 the last slope of 25 ns a token has added 100 more (500); no token is level with the first.
+    Host: 50 + 7 x (3 decoding + 2 joining) + 20 x 2 joining = 125; device 1,000,000 + 500 at 9 + 3 = 12 tokens.
+    """
+    plain = profile()
+    knotty = plain.model_copy(
+        update={
+            "cost": plain.cost.model_copy(update={"batch_knots": ((1, 0), (4, 300), (8, 400))}),
+            "host": HostTime(base_ns=50, request_ns=7, joined_ns=20),
+        }
+    )
+    cost = StepCost(knotty)
+    times = [cost.step_ns(StepShape(tokens, 0, 0, 0), 0) - 1_000_050 for tokens in (0, 1, 2, 6, 8, 12)]
+    assert times == [0, 0, 100, 350, 400, 500]
+    shape = StepShape(9, 3, 0, 0, joined=2)
+    assert cost.host_ns(shape) == 125
+    assert cost.step_ns(shape, 0) == 1_000_625
+
+
+def test_a_step_after_idle_time_pays_for_cold_caches() -> None:
+    """300 ns after up to 1,000 ns of idling, 700 ns from 3,000 on, half way between in between; none without idling."""
+    cost = StepCost(profile().model_copy(update={"host": HostTime(wake_knots=((1_000, 300), (3_000, 700)))}))
+    assert [cost.wake_ns(idle) for idle in (0, 500, 1_000, 2_000, 3_000, 90_000)] == [0, 300, 300, 500, 700, 700]
+
+
+def test_knots_that_do_not_rise_are_refused() -> None:
+    with pytest.raises(ValidationError, match="do not rise"):
+        HostTime(wake_knots=((5, 1), (5, 2)))
 
 
 def test_causal_pairs_by_counting() -> None:
