@@ -6,14 +6,14 @@ from typing import Protocol
 
 from scheduler_core.drive.agenda import ARRIVE, Agenda
 from scheduler_core.drive.ports import Executor, Sink, Stop
+from scheduler_core.drive.writing import arrived_record, finished_record, step_record
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.plan import Completed, Ended, Planned
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
-from scheduler_core.types.intervals import HOST, IntervalClass
 from scheduler_core.types.plan import StepResult
 from scheduler_core.types.reasons import Outcome
-from scheduler_core.types.records import Arrived, Finished, Record, RunFinished, Step, Tie
+from scheduler_core.types.records import Record, RunFinished, Tie
 from scheduler_core.types.time import Ns
 
 FAILURES_IN_A_ROW = 3
@@ -113,7 +113,7 @@ class Driver:
         completed = self.instance.complete(result)
         self._steps += 1
         self._failures = self._failures + 1 if result.failure is not None else 0
-        self._write_step(planned, result, {number for number, _request in completed.emitted})
+        self.sink.write(step_record(planned, result, completed, host_since_ns=self._turn_ns))
         self._turn_ns = result.available_ns
         self._collect(planned, result, completed)
         if self._steps % self.law_interval == 0:
@@ -149,17 +149,7 @@ class Driver:
             self.instance.close_arrivals()
 
     def _arrive(self, planned: PlannedRequest, at_ns: Ns, seen_ns: Ns) -> None:
-        self.sink.write(
-            Arrived(
-                at_ns,
-                seen_ns,
-                planned.index,
-                planned.prompt_tokens,
-                planned.output_limit,
-                planned.tenant,
-                planned.tier,
-            )
-        )
+        self.sink.write(arrived_record(planned, at_ns, seen_ns))
         self.executor.open(planned)
         spec = RequestSpec.from_planned(planned, arrival_ns=at_ns, prefix_block_size=self.prefix_block_size)
         refused = self.instance.submit(spec, seen_ns)
@@ -167,36 +157,6 @@ class Driver:
             self._write_ended(refused, seen_ns)
 
     # --- evidence ----------------------------------------------------------------------------------------------
-
-    def _write_step(self, planned: Planned, result: StepResult, emitted: set[int]) -> None:
-        """A grant counts as sampled when its token was taken: not in a failed step, not for a cancelled request."""
-        plan, now = planned.plan, planned.occupancy
-        grants = [
-            (g.request, g.epoch, g.start, g.length, g.phase.value, int(number in emitted), g.hit_tokens)
-            for number, g in enumerate(plan.grants)
-        ]
-        lanes = [(lane.kind, lane.resource, lane.start_ns, lane.end_ns) for lane in result.lanes]
-        if self._turn_ns is not None and self._turn_ns < planned.planned_ns:
-            # Book-keeping between two steps holds up every resident request; it is measured, not left over.
-            lanes.insert(0, (IntervalClass.HOST_GAP.value, HOST, self._turn_ns, planned.planned_ns))
-        self.sink.write(
-            Step(
-                id=plan.id,
-                digest=plan.digest(),
-                planned_ns=planned.planned_ns,
-                available_ns=result.available_ns,
-                grants=grants,
-                lanes=lanes,
-                stalled=list(planned.stalled),
-                kv_used=now.kv_used,
-                kv_cached=now.kv_cached,
-                kv_free=now.kv_free,
-                waiting=now.waiting,
-                running=now.running,
-                paused=now.paused,
-                budget=planned.budget,
-            )
-        )
 
     def _collect(self, planned: Planned, result: StepResult, completed: Completed) -> None:
         for number, request in completed.emitted:
@@ -211,19 +171,7 @@ class Driver:
 
     def _write_ended(self, ended: Ended, at_ns: Ns) -> None:
         tokens = self._tokens.pop(ended.request, None)
-        self.sink.write(
-            Finished(
-                at_ns=at_ns,
-                request=ended.request,
-                outcome=ended.outcome.value,
-                stage=ended.stage,
-                reason=ended.reason,
-                output_tokens=ended.output_tokens,
-                need=ended.need,
-                have=ended.have,
-                tokens=tokens or None,
-            )
-        )
+        self.sink.write(finished_record(ended, at_ns, tokens))
         self._outcomes[ended.outcome.value] = self._outcomes.get(ended.outcome.value, 0) + 1
         self.executor.close(ended.request)
         self._agenda.ended(ended.request, at_ns)

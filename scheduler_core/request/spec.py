@@ -24,6 +24,7 @@ class RequestSpec(NamedTuple):
     seed: int = 0
     prefix_blocks: tuple[int, ...] = ()
     prefix_block_size: int = 16
+    session: int | None = None
 
     def check(self) -> None:
         """`CallerError` when a length is not at least 1."""
@@ -47,4 +48,5 @@ class RequestSpec(NamedTuple):
             planned.seed,
             planned.prefix_blocks,
             prefix_block_size,
+            planned.session,
         )

@@ -15,7 +15,11 @@ SCHEMA = "headway-records/1"
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """First record: what was run on what. ``level`` and ``source`` are those of every value computed from here."""
+    """First record: what was run on what. ``level`` and ``source`` are those of every value computed from here.
+
+    ``instances`` of a cluster, by index: name, group and KV blocks; empty for one instance. ``kv_blocks`` are those of
+    all of them.
+    """
 
     kind: ClassVar[str] = "run_started"
     run: str
@@ -31,6 +35,7 @@ class RunStarted:
     block_size: int
     token_budget: int
     fingerprint: dict[str, Any] = field(default_factory=dict)
+    instances: list[dict[str, Any]] = field(default_factory=list)
     schema: str = SCHEMA
 
 
@@ -56,6 +61,18 @@ class Arrived:
     output_limit: int
     tenant: str
     tier: str
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A request went to an instance of a cluster, by ``score`` (smaller is better); ``next_best`` is another's."""
+
+    kind: ClassVar[str] = "routed"
+    at_ns: Ns
+    request: int
+    instance: int
+    score: int = 0
+    next_best: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +107,7 @@ class Step:
     ``stalled`` rows: request, cause, for each resident request that got nothing. ``lanes`` rows: kind, resource,
     start, end. The step spans ``planned_ns`` (planning began) to ``available_ns`` (its tokens could be read); only a
     ``host_gap`` lane, the host's book-keeping since the step before, lies ahead of it.
-    KV counts are blocks after planning.
+    KV counts are blocks after planning. Step ids count per ``instance``.
     """
 
     kind: ClassVar[str] = "step"
@@ -109,6 +126,7 @@ class Step:
     paused: int
     budget: int
     device_bytes: int | None = None
+    instance: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +185,12 @@ class RunFinished:
 
 
 Record: TypeAlias = (
-    RunStarted | Loaded | Arrived | Admitted | Deferred | Step | Preempted | Tie | Finished | RunFinished
+    RunStarted | Loaded | Arrived | Routed | Admitted | Deferred | Step | Preempted | Tie | Finished | RunFinished
 )
 
 KINDS: dict[str, type[Record]] = {
     cls.kind: cls
-    for cls in (RunStarted, Loaded, Arrived, Admitted, Deferred, Step, Preempted, Tie, Finished, RunFinished)
+    for cls in (RunStarted, Loaded, Arrived, Routed, Admitted, Deferred, Step, Preempted, Tie, Finished, RunFinished)
 }
 
 
