@@ -14,26 +14,55 @@ _TOKEN = GrantResult(None)
 _LAST = GrantResult(None, last=True)
 
 
+class TrueOutputs:
+    """How long each answer really is and how far it has come, which executors alone may know.
+
+    The executors of a cluster share one: an answer goes on in another instance where it was left.
+    """
+
+    __slots__ = ("_emitted", "_lengths")
+
+    def __init__(self) -> None:
+        self._lengths: dict[int, int] = {}
+        self._emitted: dict[int, int] = {}
+
+    def open(self, request: PlannedRequest) -> None:
+        """Make a request known."""
+        self._lengths[request.index] = request.output_tokens
+        self._emitted[request.index] = 0
+
+    def close(self, request: int) -> None:
+        """Forget it."""
+        self._lengths.pop(request, None)
+        self._emitted.pop(request, None)
+
+    def answer(self, grant: Grant) -> GrantResult:
+        """What a grant yields; a token that it samples counts as emitted."""
+        if not grant.samples:
+            return _NOTHING
+        emitted = self._emitted[grant.request] + 1
+        self._emitted[grant.request] = emitted
+        return _LAST if emitted >= self._lengths[grant.request] else _TOKEN
+
+
 class SimulatedExecutor:
     """Jumps its clock to the next completion. It alone knows how long each answer really is.
 
     Its tokens have no ids. ``noise_seed`` None makes durations exact.
     """
 
-    def __init__(self, *, profile: Profile, noise_seed: int | None = None) -> None:
+    def __init__(self, *, profile: Profile, noise_seed: int | None = None, outputs: TrueOutputs | None = None) -> None:
         self._cost = StepCost(profile, noise_seed)
         self._now: Ns = 0
         self._ended: Ns = 0
         self._launched: StepResult | None = None
-        self._true_output: dict[int, int] = {}
-        self._emitted: dict[int, int] = {}
+        self._outputs = outputs or TrueOutputs()
 
     def now_ns(self) -> Ns:
         return self._now
 
     def open(self, request: PlannedRequest) -> None:
-        self._true_output[request.index] = request.output_tokens
-        self._emitted[request.index] = 0
+        self._outputs.open(request)
 
     def launch(self, plan: StepPlan) -> None:
         if self._launched is not None:
@@ -41,7 +70,7 @@ class SimulatedExecutor:
         shape = shape_of(plan)
         end = self._now + self._cost.step_ns(shape, plan.id) + self._cost.wake_ns(self._now - self._ended)
         began = min(self._now + self._cost.host_ns(shape), end)
-        answers = tuple([self._answer(grant) for grant in plan.grants])
+        answers = tuple([self._outputs.answer(grant) for grant in plan.grants])
         lanes: tuple[Lane, ...] = (Lane(COMPUTE, DEVICE, began, end),)
         if began > self._now:
             lanes = (Lane(IntervalClass.INPUT_PREPARE, HOST, self._now, began), *lanes)
@@ -59,12 +88,4 @@ class SimulatedExecutor:
         return None
 
     def close(self, request: int) -> None:
-        self._true_output.pop(request, None)
-        self._emitted.pop(request, None)
-
-    def _answer(self, grant: Grant) -> GrantResult:
-        if not grant.samples:
-            return _NOTHING
-        emitted = self._emitted[grant.request] + 1
-        self._emitted[grant.request] = emitted
-        return _LAST if emitted >= self._true_output[grant.request] else _TOKEN
+        self._outputs.close(request)
