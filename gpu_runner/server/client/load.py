@@ -1,0 +1,119 @@
+"""A plan over several client processes, and what they tell as one stream of events."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from gpu_runner.server.client.events import Clock, Event
+from gpu_runner.server.client.player import ShardPlan
+from gpu_runner.server.client.shard import shard_main
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.errors import ExecutorError
+
+HEAD_START_NS = 300_000_000
+LOOK_EVERY_S = 0.1
+STOP_GRACE_S = 10.0
+
+
+class Load:
+    """Starts the processes, gives them one clock, and yields what they tell until the last has ended."""
+
+    def __init__(self, plan: ShardPlan, processes: int) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._parts = [replace(plan, requests=part) for part in split(plan.requests, processes)]
+        share = -(-plan.warm // max(1, len(self._parts)))
+        self._parts = [replace(part, warm=min(share, len(part.requests))) for part in self._parts]
+        self._pipes: list[Connection] = []
+        self._workers: list[Any] = []
+        self.clock = Clock(0)
+
+    def open(self) -> None:
+        """Start every process and wait until it holds its part of the plan."""
+        for number, part in enumerate(self._parts):
+            ours, theirs = self._context.Pipe()
+            worker = self._context.Process(target=shard_main, args=(theirs,), name=f"client-{number}", daemon=True)
+            worker.start()
+            theirs.close()
+            ours.send(part)
+            self._pipes.append(ours)
+            self._workers.append(worker)
+        for pipe in self._pipes:
+            pipe.recv()
+
+    def start(self) -> Clock:
+        """Set the run's clock; it reaches 0 in a moment, when every process is ready to send."""
+        self.clock = Clock(time.monotonic_ns() + HEAD_START_NS)
+        for pipe in self._pipes:
+            pipe.send(self.clock)
+        return self.clock
+
+    def events(self, stop: Callable[[], bool], idle: Callable[[], None]) -> Iterator[Event]:
+        """Events in the order in which the processes told them; ``idle`` is called at least every `LOOK_EVERY_S`.
+
+        Once ``stop`` says so the processes are told, and what they still say is yielded.
+
+        Raises:
+            ExecutorError: a process ended without having said that it was done.
+        """
+        listening = dict(zip(self._pipes, self._workers, strict=True))
+        kill_at = float("inf")
+        while listening:
+            for pipe in wait(list(listening), LOOK_EVERY_S):
+                assert isinstance(pipe, Connection)
+                try:
+                    yield from pipe.recv()
+                except EOFError:
+                    self._ended(listening.pop(pipe))
+            idle()
+            if kill_at == float("inf") and stop():
+                kill_at = time.monotonic() + STOP_GRACE_S
+                self._tell_stop(list(listening))
+            if time.monotonic() > kill_at:
+                raise ExecutorError(f"the load client did not stop within {STOP_GRACE_S:g} s")
+
+    def close(self) -> None:
+        """End what is left of the processes."""
+        for worker in self._workers:
+            worker.join(timeout=1)
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
+        for pipe in self._pipes:
+            pipe.close()
+
+    def _tell_stop(self, pipes: Sequence[Connection]) -> None:
+        for pipe in pipes:
+            try:
+                pipe.send("stopped")
+            except OSError:
+                continue  # it has just ended
+
+    def _ended(self, worker: Any) -> None:
+        worker.join(timeout=STOP_GRACE_S)
+        if worker.exitcode:
+            raise ExecutorError(f"a process of the load client ended with status {worker.exitcode}")
+
+
+def split(requests: Sequence[PlannedRequest], processes: int) -> list[tuple[PlannedRequest, ...]]:
+    """The plan in at most ``processes`` parts; requests that wait for one another stay together, heads in turn."""
+    head_of: dict[int, int] = {}
+    parts: list[list[PlannedRequest]] = [[] for _ in range(max(1, processes))]
+    heads = 0
+    for request in requests:
+        if request.after is None or request.after not in head_of:
+            head_of[request.index] = heads % len(parts)
+            heads += 1
+        else:
+            head_of[request.index] = head_of[request.after]
+        parts[head_of[request.index]].append(request)
+    return [tuple(part) for part in parts if part]
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

@@ -1,0 +1,366 @@
+"""Plays one shard of an arrival plan on an event loop: sends on time, takes what comes, tells what happened."""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_runner.server.client.agenda import SendAgenda
+from gpu_runner.server.client.effort import LoopWatch
+from gpu_runner.server.client.events import Chunks, Clock, Due, Effort, Event, Over, Wrote
+from gpu_runner.server.client.exchange import Ending, Exchange
+from gpu_runner.server.client.prompts import Manner, PromptWriter, Said
+from gpu_runner.server.http.connection import Connection
+from gpu_runner.server.http.pool import ConnectError, Origin, Pool
+from gpu_runner.server.http.request import request_bytes
+from scheduler_core.spec.server import LoadClient
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.time import NS_PER_MS, NS_PER_S, Ns
+
+TELL_EVERY_S = 0.05
+AHEAD = 256
+LARGEST_AHEAD_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """What one shard plays. ``warm`` connections are opened before the first send, ``leaving`` give up on their own."""
+
+    run: str
+    requests: tuple[PlannedRequest, ...]
+    manner: Manner
+    client: LoadClient
+    origin: Origin
+    headers: Mapping[str, str] = field(default_factory=dict)
+    warm: int = 0
+    feed_back: bool = True
+    leaving: frozenset[int] = frozenset()
+
+
+@dataclass
+class _Open:
+    """A request between its intended send time and its end."""
+
+    planned: PlannedRequest
+    body: bytes
+    said: Said
+    tries: int = 0
+    connection: Connection | None = None
+    exchange: Exchange | None = None
+    chunks: list[int] = field(default_factory=list)
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    reused: bool = False
+    keep_answer: bool = False
+    retried_reset: bool = False
+
+
+class Player:
+    """Plays a `ShardPlan`; ``tell`` gets `Event`s in batches, the `Effort` last."""
+
+    def __init__(self, plan: ShardPlan, clock: Clock, tell: Callable[[list[Event]], None]) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._tell = tell
+        self._agenda = SendAgenda(plan.requests)
+        self._writer = PromptWriter(plan.manner, _history(plan.requests))
+        self._pool = Pool(plan.origin, limit=plan.client.connections)
+        self._watch = LoopWatch()
+        self._open: dict[int, _Open] = {}
+        self._held: deque[_Open] = deque()
+        self._made: dict[int, tuple[bytes, Said]] = {}
+        self._before: dict[int, Said] = {}
+        self._events: list[Event] = []
+        self._rows: list[tuple[int, Ns, int]] = []
+        self._over = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopping = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._counts = dict.fromkeys(("reconnects", "retries", "held_back", "fed_back", "not_fed_back"), 0)
+
+    async def play(self) -> None:
+        """Send everything and wait for its end, or for `stop`."""
+        with contextlib.suppress(ConnectError):  # each request then says so for itself
+            await self._pool.warm(self._plan.warm)
+        self._watch.start()
+        teller = asyncio.create_task(self._keep_telling())
+        maker = asyncio.create_task(self._make_ahead())
+        try:
+            await self._send_all()
+        finally:
+            for task in (teller, maker, *self._tasks):
+                task.cancel()
+            self._watch.stop()
+            self._flush()
+            self._tell([self._effort()])
+            self._pool.close()
+
+    def stop(self, reason: str) -> None:
+        """End everything that is open and send nothing more."""
+        self._stopping = reason
+        self._over.set()
+
+    def _now(self) -> Ns:
+        return self._clock.of(time.monotonic_ns())
+
+    # --- sending ------------------------------------------------------------------------------------------------
+
+    async def _send_all(self) -> None:
+        self._tick()
+        await self._over.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+        for item in list(self._open.values()):
+            self._leave(item, Outcome.CANCELLED, self._stopping)
+
+    def _tick(self) -> None:
+        """Send what is due, and come back when the next is; libuv counts whole milliseconds, so round up."""
+        now = self._now()
+        for at, request in self._agenda.due(now):
+            self._begin(at, request)
+        due = self._agenda.next_ns
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
+            wait_ms = math.ceil((due - self._now()) / NS_PER_MS)
+            self._timer = asyncio.get_running_loop().call_later(max(0, wait_ms) / 1e3, self._tick)
+        elif not self._agenda.left and not self._open:
+            self._over.set()
+
+    def _begin(self, at_ns: Ns, request: PlannedRequest) -> None:
+        body, said = self._made.pop(request.index, None) or self._make(request)
+        item = _Open(request, body, said, keep_answer=self._keeps_answer(request))
+        self._open[request.index] = item
+        self._events.append(Due(request.index, at_ns, max(at_ns, self._now())))
+        loop, client = asyncio.get_running_loop(), self._plan.client
+        late_s = (self._now() - at_ns) / NS_PER_S
+        item.timers.append(loop.call_later(max(0.0, client.timeout_s - late_s), self._timed_out, item))
+        if client.give_up_ms is not None and request.index in self._plan.leaving:
+            item.timers.append(loop.call_later(max(0.0, client.give_up_ms / 1e3 - late_s), self._gave_up, item))
+        self._try(item)
+
+    def _try(self, item: _Open) -> None:
+        """Send on a kept-alive connection, open one, or wait for one where the limit is reached."""
+        if item.planned.index not in self._open:
+            return
+        connection = self._pool.idle()
+        if connection is not None:
+            item.reused = True
+            self._write(item, connection, 0)
+        elif self._pool.full:
+            self._counts["held_back"] += 1
+            self._held.append(item)
+        else:
+            self._spawn(self._connect(item))
+
+    async def _connect(self, item: _Open) -> None:
+        began = time.monotonic_ns()
+        try:
+            connection = await self._pool.open()
+        except ConnectError as error:
+            ending = Ending(Outcome.FAILED, "connect", str(error), again=True)
+            self._ended(item, ending, time.monotonic_ns())
+            return
+        if item.planned.index not in self._open:
+            self._pool.give_back(connection)
+            return
+        item.reused = False
+        self._write(item, connection, time.monotonic_ns() - began)
+
+    def _write(self, item: _Open, connection: Connection, connect_ns: Ns) -> None:
+        plan = self._plan
+        headers = {**plan.headers, "x-request-id": f"{plan.run}-{item.planned.index}"}
+        data = request_bytes(plan.origin, "POST", plan.manner.path, headers=headers, body=item.body)
+        item.connection = connection
+        item.chunks = []
+        item.exchange = Exchange(
+            lambda at, tokens: self._chunk(item, at, tokens),
+            lambda ending, at: self._ended(item, ending, at),
+            keep_answer=item.keep_answer,
+        )
+        item.tries += 1
+        at = connection.send(data, item.exchange)
+        self._events.append(Wrote(item.planned.index, self._clock.of(at), item.tries, connect_ns))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- receiving ----------------------------------------------------------------------------------------------
+
+    def _chunk(self, item: _Open, at: int, tokens: int) -> None:
+        item.chunks.append(tokens)
+        self._rows.append((item.planned.index, self._clock.of(at), tokens))
+
+    def _ended(self, item: _Open, ending: Ending, at: int) -> None:
+        if item.planned.index not in self._open:
+            return
+        connection, item.connection = item.connection, None
+        silent_close = connection is not None and item.reused and not connection.got_bytes
+        if connection is not None:
+            self._pool.give_back(connection)
+        if silent_close and ending.stage == "answer" and not item.retried_reset:
+            # The server closed the kept-alive connection just as it was used again: no try was lost, ours or its.
+            item.retried_reset = True
+            item.tries -= 1
+            self._counts["reconnects"] += 1
+            self._try(item)
+        elif ending.again and item.tries <= self._plan.client.retry.tries:
+            self._again(item, ending)
+        else:
+            self._close(item, ending, at)
+        self._use_free_connection()
+
+    def _again(self, item: _Open, ending: Ending) -> None:
+        retry = self._plan.client.retry
+        self._counts["retries"] += 1
+        wait_s = retry.wait_ms / 1e3 * retry.factor ** (item.tries - 1)
+        wait_s = ending.after_s if ending.after_s is not None else wait_s
+        item.tries += ending.stage == "connect"  # nothing was written, but it was a try
+        item.timers.append(asyncio.get_running_loop().call_later(wait_s, self._try, item))
+
+    def _close(self, item: _Open, ending: Ending, at: int) -> None:
+        request, heard = item.planned, item.exchange.heard if item.exchange is not None else None
+        del self._open[request.index]
+        for timer in item.timers:
+            timer.cancel()
+        counted = sum(item.chunks)
+        tokens = counted
+        counts = None
+        if heard is not None and ending.outcome is Outcome.FINISHED and heard.declared not in (None, counted):
+            assert heard.declared is not None
+            counts = _spread(heard.declared, item.chunks)
+            tokens = sum(counts)
+        at_ns = self._clock.of(at)
+        self._flush_rows()
+        self._events.append(
+            Over(
+                request.index, at_ns, ending.outcome.value, ending.stage, ending.reason, tokens, counts,
+                heard.prompt_tokens if heard else None, heard.cached_tokens if heard else None,
+                item.exchange.comments if item.exchange else 0, heard.empty if heard else 0,
+                heard.done if heard else False,
+            )
+        )  # fmt: skip
+        self._remember(item, ending)
+        if self._agenda.ended(request.index, at_ns) or not (self._agenda.left or self._open):
+            self._tick()
+
+    def _remember(self, item: _Open, ending: Ending) -> None:
+        """Keep what was said for the next turn; the answer too where the server gave it in a usable form."""
+        index = item.planned.index
+        self._before.pop(index, None)
+        turns = [later for later in self._agenda.waits_for(index) if _next_turn(item.planned, later)]
+        if not turns or not self._plan.feed_back:
+            return
+        heard = item.exchange.heard if item.exchange is not None else None
+        answered = heard is not None and ending.outcome is Outcome.FINISHED
+        by_text = item.said.ids is None
+        known = heard is not None and (by_text or len(heard.token_ids) == (heard.declared or heard.tokens))
+        self._counts["fed_back" if answered and known else "not_fed_back"] += len(turns)
+        if heard is not None and answered and known:
+            said = self._writer.answered(item.said, heard.token_ids, "".join(heard.text))
+            self._before.update((later.index, said) for later in turns)
+
+    def _use_free_connection(self) -> None:
+        while self._held and not self._pool.full:
+            item = self._held.popleft()
+            if item.planned.index in self._open:
+                self._try(item)
+
+    # --- leaving ------------------------------------------------------------------------------------------------
+
+    def _timed_out(self, item: _Open) -> None:
+        self._leave(item, Outcome.TIMED_OUT, f"no end within {self._plan.client.timeout_s:g} s")
+
+    def _gave_up(self, item: _Open) -> None:
+        self._leave(item, Outcome.CANCELLED, f"its client left after {self._plan.client.give_up_ms or 0:g} ms")
+
+    def _leave(self, item: _Open, outcome: Outcome, reason: str) -> None:
+        if item.planned.index not in self._open:
+            return
+        stage = "send" if item.exchange is None else "stream" if item.exchange.first else "first_token"
+        if item.exchange is not None:
+            item.exchange.over = True
+        if item.connection is not None:
+            item.connection.close()
+            self._pool.give_back(item.connection)
+            item.connection = None
+        self._close(item, Ending(outcome, stage, reason), time.monotonic_ns())
+        self._use_free_connection()
+
+    # --- bodies -------------------------------------------------------------------------------------------------
+
+    def _make(self, request: PlannedRequest) -> tuple[bytes, Said]:
+        return self._writer.body(request, self._before.pop(request.index, None))
+
+    def _keeps_answer(self, request: PlannedRequest) -> bool:
+        waiting = self._agenda.waits_for(request.index)
+        return self._plan.feed_back and any(_next_turn(request, later) for later in waiting)
+
+    async def _make_ahead(self) -> None:
+        """Make the bodies of what is due next while there is time, so that making them delays no send."""
+        while True:
+            held = sum(len(body) for body, _ in self._made.values())
+            for request in self._agenda.coming(AHEAD):
+                if request.index in self._made or held > LARGEST_AHEAD_BYTES:
+                    continue
+                self._made[request.index] = made = self._make(request)
+                held += len(made[0])
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.02)
+
+    # --- telling ------------------------------------------------------------------------------------------------
+
+    async def _keep_telling(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            self._flush()
+
+    def _flush_rows(self) -> None:
+        if self._rows:
+            self._events.append(Chunks(self._rows))
+            self._rows = []
+
+    def _flush(self) -> None:
+        self._flush_rows()
+        if self._events:
+            self._tell(self._events)
+            self._events = []
+
+    def _effort(self) -> Effort:
+        watch, counts = self._watch, self._counts
+        return Effort(
+            watch.cpu_s, watch.wall_s, watch.busiest_share, watch.lag_ns(0.99), watch.lag_ns(1.0), self._pool.peak,
+            self._pool.opened, counts["reconnects"], counts["retries"], counts["held_back"], counts["fed_back"],
+            counts["not_fed_back"],
+        )  # fmt: skip
+
+
+def _next_turn(request: PlannedRequest, later: PlannedRequest) -> bool:
+    """Whether ``later`` continues the conversation of ``request``."""
+    return later.session is not None and later.session == request.session and later.turn == request.turn + 1
+
+
+def _history(requests: tuple[PlannedRequest, ...]) -> dict[int, int]:
+    by_index = {request.index: request for request in requests}
+    found = {}
+    for request in requests:
+        before = by_index.get(request.after) if request.after is not None else None
+        if before is not None and _next_turn(before, request):
+            found[request.index] = before.prompt_tokens + before.output_tokens
+    return found
+
+
+def _spread(total: int, chunks: list[int]) -> list[int]:
+    """``total`` tokens over chunks in proportion to what each was counted to carry; the last one takes the rest."""
+    if not chunks:
+        return []
+    counted = sum(chunks) or 1
+    spread = [max(1, count * total // counted) for count in chunks[:-1]]
+    return [*spread, max(1, total - sum(spread))]

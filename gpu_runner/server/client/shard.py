@@ -1,0 +1,71 @@
+"""One process of the load client: an event loop that plays its part of the plan, and a pipe to the run."""
+
+import asyncio
+import gc
+import logging
+import queue
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from gpu_runner.server.client.events import Clock, Event, Failed
+from gpu_runner.server.client.player import Player, ShardPlan
+from gpu_runner.server.http.loop import run
+from scheduler_core.types.errors import HeadwayError
+
+log = logging.getLogger(__name__)
+
+READY = "ready"
+
+
+def shard_main(pipe: Connection) -> None:
+    """Take a `ShardPlan`, say ready, take the clock, play; a text that comes meanwhile is the reason to stop.
+
+    Everything told goes through a thread, so that a run that is slow to listen never delays a send.
+    """
+    outgoing: queue.SimpleQueue[list[Event] | None] = queue.SimpleQueue()
+    plan: ShardPlan = pipe.recv()
+    pipe.send(READY)
+    clock: Clock = pipe.recv()
+    teller = threading.Thread(target=_tell, args=(pipe, outgoing), name="shard-teller", daemon=True)
+    teller.start()
+    gc.collect()
+    gc.freeze()  # what was built so far lives as long as the run
+    try:
+        run(_play(plan, clock, pipe, outgoing))
+    except HeadwayError as error:
+        outgoing.put([Failed(str(error))])
+    except Exception as error:  # the process boundary: the run names it as its reason
+        log.exception("a shard of the load client failed")
+        outgoing.put([Failed(f"internal fault: {type(error).__name__}: {error}")])
+    outgoing.put(None)
+    teller.join()
+
+
+async def _play(plan: ShardPlan, clock: Clock, pipe: Connection, outgoing: "queue.SimpleQueue[Any]") -> None:
+    player = Player(plan, clock, outgoing.put)
+    loop = asyncio.get_running_loop()
+    listener = threading.Thread(target=_listen, args=(pipe, loop, player), name="shard-listener", daemon=True)
+    listener.start()
+    await player.play()
+
+
+def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, player: Player) -> None:
+    try:
+        reason = pipe.recv()
+    except (EOFError, OSError):
+        reason = "the run that this client belonged to ended"
+    try:
+        loop.call_soon_threadsafe(player.stop, reason)
+    except RuntimeError:
+        return  # the loop is closed: everything was played
+
+
+def _tell(pipe: Connection, outgoing: "queue.SimpleQueue[list[Event] | None]") -> None:
+    try:
+        while (events := outgoing.get()) is not None:
+            pipe.send(events)
+    except (BrokenPipeError, OSError):
+        return  # nobody listens any more; the listener stops the player
+    finally:
+        pipe.close()

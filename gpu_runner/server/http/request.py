@@ -1,0 +1,100 @@
+"""Requests as bytes, and whole answers for everything that is not the load itself."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_runner.server.http.pool import ConnectError, Origin, Pool
+from scheduler_core.types.time import Ns
+
+LARGEST_ANSWER = 16 * 1024 * 1024
+
+
+class NoAnswerError(Exception):
+    """A request got no whole answer; the message says why."""
+
+
+@dataclass
+class Answer:
+    """A whole answer."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    def json(self) -> Any:
+        """The body as JSON, None when it is none."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+
+def request_bytes(
+    origin: Origin, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
+) -> bytes:
+    """A whole request, ready for the socket."""
+    lines = [f"{method} {origin.prefix}{path} HTTP/1.1", f"host: {origin.authority}", "accept: */*"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    if body or method == "POST":
+        lines += ["content-type: application/json", f"content-length: {len(body)}"]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+class _Whole:
+    """Gathers a whole answer."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._parts: list[bytes] = []
+        self._bytes = 0
+
+    def head(self, status: int, headers: dict[str, str], at_ns: Ns) -> None:
+        self.answer.status, self.answer.headers = status, headers
+
+    def body(self, data: bytes, at_ns: Ns) -> None:
+        self._bytes += len(data)
+        if self._bytes > LARGEST_ANSWER:
+            self.lost(f"the answer is larger than {LARGEST_ANSWER} bytes", at_ns)
+        else:
+            self._parts.append(data)
+
+    def complete(self, at_ns: Ns) -> None:
+        self.answer.body = b"".join(self._parts)
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def lost(self, reason: str, at_ns: Ns) -> None:
+        if not self.done.done():
+            self.done.set_exception(NoAnswerError(reason))
+
+
+async def ask(
+    pool: Pool, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes = b"",
+    timeout_s: float = 10.0,
+) -> Answer:  # fmt: skip
+    """Send one request and wait for its whole answer; redirects are answers, not followed.
+
+    Raises:
+        NoAnswerError: no connection, no whole answer in time, or one that is too large.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            connection = pool.idle() or await pool.open()
+            try:
+                whole = _Whole()
+                connection.send(request_bytes(pool.origin, method, path, headers=headers, body=body), whole)
+                await whole.done
+            except BaseException:
+                connection.close()
+                raise
+            finally:
+                pool.give_back(connection)
+    except ConnectError as error:
+        raise NoAnswerError(str(error)) from None
+    except TimeoutError:
+        raise NoAnswerError(f"no answer within {timeout_s:g} s") from None
+    return whole.answer

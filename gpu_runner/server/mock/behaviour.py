@@ -1,0 +1,69 @@
+"""What a mock server does, as data: given to it as JSON when it starts."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from scheduler_core.spec.base import PositiveInt, Spec
+from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.target import Profile
+
+FaultName = Literal[
+    "error_in_stream",  # two tokens, then an error object and [DONE], all inside a 200
+    "no_finish",  # two tokens, then the stream ends in order, but with no finish reason and no [DONE]
+    "no_done",  # every token and a finish reason, no [DONE]
+    "reset",  # two tokens, then the connection breaks
+    "empty_stream",  # 200, a stream, no token, [DONE]
+    "plain_json",  # 200 with one whole JSON answer, though a stream was asked for
+    "refused",  # 429
+    "failed",  # 500
+    "silent",  # no answer at all
+    "stall",  # one pause of two seconds between two tokens
+]
+
+
+class Scripted(Spec):
+    """Every answer on its own clock: the first token after ``ttft_ms``, the others ``gap_ms`` apart."""
+
+    ttft_ms: float = Field(50.0, ge=0)
+    gap_ms: float = Field(10.0, ge=0)
+    tokens_per_chunk: PositiveInt = 1
+
+
+class Scheduled(Spec):
+    """Answers share one modelled instance, in real time: the product's own planner with a cost model as its device."""
+
+    policy: PolicySpec
+    profile: Profile
+    kv_blocks: PositiveInt = 512
+    noise_seed: int | None = None
+    separated: bool = Field(False, description="Prefill and decode pools, the state handed over between them.")
+
+
+class Behaviour(Spec):
+    """A mock server.
+
+    ``faults`` maps the last number of a request's x-request-id to what goes wrong with it. ``publish_delay_ms`` is how
+    late a sample of a histogram or counter appears on the metrics page.
+    """
+
+    dialect: Literal["vllm", "sglang", "openai"] = "vllm"
+    model: str = "mock"
+    api_key: str = ""
+    scripted: Scripted | None = None
+    scheduled: Scheduled | None = None
+    faults: dict[int, FaultName] = {}
+    keep_alive_comments: bool = Field(False, description="A comment line before every chunk.")
+    empty_first_delta: bool = Field(False, description="Completions too begin with a chunk that has no token.")
+    usage: Literal["full", "last", "none"] = Field(
+        "full", description="Token counts: with every chunk when asked for, only at the end, or never."
+    )
+    publish_delay_ms: float = Field(0.0, ge=0)
+    metrics: bool = Field(True, description="Whether there is a metrics page.")
+    hidden_metrics: tuple[str, ...] = Field((), description="Names left off the metrics page.")
+
+    @model_validator(mode="after")
+    def _one_engine(self) -> Self:
+        if self.scripted is not None and self.scheduled is not None:
+            raise ValueError("give scripted or scheduled, not both")
+        return self
