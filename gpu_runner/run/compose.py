@@ -99,6 +99,7 @@ class _Run:
             stop=self.deadline,
             prefix_block_size=plan.block_size,
             on_progress=Progress(self.emit),
+            patience={name: limits for name, tier in self.job.tiers.items() if (limits := tier.patience())},
         )
         self.emit(StateMessage(state="running"))
         target.start()

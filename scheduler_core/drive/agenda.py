@@ -1,32 +1,28 @@
-"""What is due when: arrivals, cancels and dependent turns in one total order."""
+"""What is due when: arrivals, dependent turns, cancels and time limits in one total order."""
 
 import heapq
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
+from scheduler_core.drive.cuts import ARRIVE, CANCEL, Due, cuts_of
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import CallerError
+from scheduler_core.types.patience import Patience
 from scheduler_core.types.time import Ns
-
-ARRIVE, CANCEL = 0, 1
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Due:
-    """One event: time, kind (arrivals before cancels at one instant), request."""
-
-    at_ns: Ns
-    kind: int
-    request: int
 
 
 class Agenda:
     """Events by (time, kind, index). A request with ``after`` is due once that request has ended."""
 
-    def __init__(self, requests: Sequence[PlannedRequest], cancels: Iterable[tuple[int, Ns]]) -> None:
+    def __init__(
+        self,
+        requests: Sequence[PlannedRequest],
+        cancels: Iterable[tuple[int, Ns]],
+        patience: Mapping[str, Patience],
+    ) -> None:
         self.requests = {request.index: request for request in requests}
         if len(self.requests) != len(requests):
             raise CallerError("two planned requests have one index")
+        self._patience = patience
         self._dependents: dict[int, list[PlannedRequest]] = {}
         self._heap: list[Due] = []
         for request in requests:
@@ -39,6 +35,11 @@ class Agenda:
         self._heap.extend(Due(at_ns, CANCEL, request) for request, at_ns in cancels)
         heapq.heapify(self._heap)
         self.undelivered = len(requests)
+
+    def arrived(self, request: int, at_ns: Ns) -> None:
+        """``request`` is there: from now on its client may cancel and its time runs."""
+        for due in cuts_of(self.requests[request], at_ns, self._patience):
+            heapq.heappush(self._heap, due)
 
     def ended(self, request: int, at_ns: Ns) -> None:
         """``request`` is over: those that wait for it arrive after their think time."""

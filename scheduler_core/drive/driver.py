@@ -1,16 +1,18 @@
 """The one loop: deliver what is due, plan, launch, wait, complete. Simulated and real executors differ only in time."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from scheduler_core.drive.agenda import ARRIVE, Agenda
+from scheduler_core.drive.agenda import Agenda
+from scheduler_core.drive.cuts import ARRIVE, cut
 from scheduler_core.drive.ports import Executor, Sink, Stop
 from scheduler_core.drive.writing import arrived_record, finished_record, step_record
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.plan import Completed, Ended, Planned
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
+from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import StepResult
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import Record, RunFinished, Tie
@@ -27,6 +29,7 @@ class Schedulable(Protocol):
     def plan(self, now_ns: Ns) -> Planned | None: ...
     def complete(self, result: StepResult) -> Completed: ...
     def abort(self, request: int, *, outcome: Outcome = ..., reason: str = ...) -> Ended | None: ...
+    def started(self, request: int) -> bool: ...
     def next_wakeup(self, now_ns: Ns) -> Ns | None: ...
     def open_requests(self) -> list[int]: ...
     def take_records(self) -> list[Record]: ...
@@ -50,7 +53,8 @@ class DriveReport:
 class Driver:
     """Plays planned requests through an instance on an executor, and writes the evidence.
 
-    ``cancels`` are (request index, time) at which its client gives up. The laws are checked every ``law_interval``
+    ``cancels`` are (request index, time) at which its client gives up, beside those of the plan. ``patience`` has the
+    time limits of tiers. The laws are checked every ``law_interval``
     steps and at the end. ``prefix_block_size`` is that of the arrival plan. With ``keep_digests`` the report carries
     every plan's digest, for comparing two runs step by step.
     """
@@ -63,6 +67,7 @@ class Driver:
     on_progress: Callable[[int, int], None] | None = None
     prefix_block_size: int = 16
     cancels: Iterable[tuple[int, Ns]] = ()
+    patience: Mapping[str, Patience] = field(default_factory=dict)
     law_interval: int = 64
     keep_digests: bool = False
     _agenda: Agenda = field(init=False)
@@ -76,7 +81,7 @@ class Driver:
     _turn_ns: Ns | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self._agenda = Agenda(self.requests, self.cancels)
+        self._agenda = Agenda(self.requests, self.cancels, self.patience)
         self._total = len(self.requests)
 
     def run(self) -> DriveReport:
@@ -142,7 +147,7 @@ class Driver:
             if due.kind == ARRIVE:
                 self._arrive(self._agenda.requests[due.request], due.at_ns, now_ns)
             else:
-                ended = self.instance.abort(due.request)
+                ended = cut(self.instance, due)
                 if ended is not None:
                     self._write_ended(ended, now_ns)
         if not self._agenda.undelivered:
@@ -155,6 +160,8 @@ class Driver:
         refused = self.instance.submit(spec, seen_ns)
         if refused is not None:
             self._write_ended(refused, seen_ns)
+        else:
+            self._agenda.arrived(planned.index, at_ns)
 
     # --- evidence ----------------------------------------------------------------------------------------------
 

@@ -62,6 +62,9 @@ def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends:
     """
     state.steps_done += 1
     requests, cohort, account = state.requests, state.cohort, policy.account
+    if state.fused_step is not None:
+        state.fused_step = None
+        state.memory.lift(step.id)
     late = policy.prefix_cache and policy.publish is _AT_CONFIRM
     if step.decoders:
         if late:
@@ -70,7 +73,9 @@ def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends:
     joined: list[LiveRequest] = []
     over: list[LiveRequest] = []
     for grant in step.grants:
-        request = requests[grant.request]
+        request = requests.get(grant.request)
+        if request is None:
+            continue  # aborted while the step ran
         request.confirm(grant.start + grant.length, sampled=grant.samples)
         if late:
             state.memory.publish(request, request.confirmed)
@@ -101,15 +106,25 @@ _by_admission = attrgetter("run_seq")
 
 
 def end(
-    state: InstanceState, policy: PolicySet, request: LiveRequest, event: Event, *, outcome: Outcome, reason: str
+    state: InstanceState,
+    policy: PolicySet,
+    request: LiveRequest,
+    event: Event,
+    *,
+    outcome: Outcome,
+    reason: str,
+    granted: bool = False,
 ) -> Ended:
-    """Remove a live request from wherever it is and give up its blocks, behind a fence while a step is in flight."""
+    """Remove a live request from wherever it is and give up its blocks, behind a fence while a step is in flight.
+
+    ``granted``: as a member of the cohort it takes part in a fused step that has not come back.
+    """
     stage, waits = request.stage, request.state is _QUEUED
     request.apply(event)
     if waits:
         state.waiting.remove(request)
     else:
-        state.leave_running(request)
+        state.leave_running(request, granted=granted and request.joined != APART)
         state.released.append(request.id)
     del state.requests[request.id]
     if event is _FINISH and policy.retain is _BATCH and not waits:  # one that waits holds neither slot nor blocks

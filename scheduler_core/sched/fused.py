@@ -58,6 +58,10 @@ class FusedInstance(Instance):
         state.next_step += 1
         return FusedStep(number, grants, decoders, state.cohort.context_tokens, repeats)
 
+    def during(self, step: FusedStep) -> None:
+        """Events delivered from now on meet ``step`` as it runs, until it is completed."""
+        self._state.fused_step = step.id
+
     def complete_fused(self, step: FusedStep, ends: Mapping[int, str]) -> FusedEffects:
         """Every sampling grant and every decoder emitted a token, the last one for requests in ``ends``, with why."""
         return commit_fused(self._state, self.policy, step, ends)

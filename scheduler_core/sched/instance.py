@@ -107,8 +107,17 @@ class Instance:
         live = self._state.requests.get(request)
         if live is None:
             return None
-        ended = end(self._state, self.policy, live, Event.ABORT, outcome=outcome, reason=reason)
-        release_batch(self._state)
+        state = self._state
+        ended = end(
+            state,
+            self.policy,
+            live,
+            Event.ABORT,
+            outcome=outcome,
+            reason=reason,
+            granted=state.fused_step is not None,
+        )
+        release_batch(state)
         return ended
 
     def preempt(self, request: int, *, now_ns: Ns) -> None:
@@ -141,6 +150,11 @@ class Instance:
         """Where a request is; `State.ENDED` when it is not live (any more)."""
         live = self._state.requests.get(request)
         return State.ENDED if live is None else live.state
+
+    def started(self, request: int) -> bool:
+        """Whether a request has ever been admitted; true when it is not live (any more)."""
+        live = self._state.requests.get(request)
+        return live is None or live.run_seq >= 0
 
     def occupancy(self) -> Occupancy:
         """Counts of blocks and requests now. O(1)."""

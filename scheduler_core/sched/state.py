@@ -16,8 +16,9 @@ class InstanceState:
     """Requests by place, the pool, steps in flight, and records not yet taken.
 
     ``running`` is in order of admission; ``apart`` are those of them that are no members of the ``cohort``, in the same
-    order. ``held`` are finished requests whose slot and blocks stay taken until their
-    batch ends. ``deferred`` is the last reported (request, reason), so that a record is written only on change.
+    order. ``held`` are finished requests whose slot and blocks stay taken until their batch ends. ``fused_step`` is the
+    number of a fused step while events are delivered during it. ``deferred`` is the last reported (request, reason), so
+    that a record is written only on change.
     """
 
     memory: Memory
@@ -37,11 +38,12 @@ class InstanceState:
     next_seq: int = 0
     next_run: int = 0
     next_step: int = 0
+    fused_step: int | None = None
     steps_done: int = 0
 
     def fence(self) -> int | None:
         """The newest step in flight, behind which released blocks must wait; None when nothing is."""
-        return self.in_flight[-1].plan.id if self.in_flight else None
+        return self.in_flight[-1].plan.id if self.in_flight else self.fused_step
 
     def leave_running(self, request: LiveRequest, *, granted: bool = False) -> None:
         """Take ``request`` out of the running order; see `Cohort.leave` for ``granted``."""

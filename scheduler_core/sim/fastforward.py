@@ -5,9 +5,10 @@ that the cost model gives for it; the records per request are those of a plain r
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from scheduler_core.drive.cuts import CANCEL, Due, cut, cuts_of
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.commit import AT_LIMIT, STOPPED
@@ -18,6 +19,7 @@ from scheduler_core.sim.arrivals import ArrivalStream
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import LawError
+from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.shape import causal_pairs, joins
 from scheduler_core.types.time import Ns
@@ -74,6 +76,8 @@ class _Track:
 class FastForward:
     """Plays requests through a policy on a modelled target.
 
+    ``cancels`` are (request index, time) at which its client gives up, beside those of the requests; ``patience`` has
+    the time limits of tiers.
     ``observe`` is called for each step, planned or repeated, with the step and its start and end, before it is
     completed; it is for tests and step records.
     """
@@ -85,6 +89,8 @@ class FastForward:
         sink: RowSink,
         *,
         prefix_block_size: int = 16,
+        cancels: Iterable[tuple[int, Ns]] = (),
+        patience: Mapping[str, Patience] | None = None,
         observe: Callable[[FusedStep, Ns, Ns], None] | None = None,
     ) -> None:
         self.instance = FusedInstance(policy)
@@ -98,6 +104,9 @@ class FastForward:
             int, list[tuple[int, int, int, str]]
         ] = {}  # tick -> members that end then: id, epoch, tick of joining, reason
         self._end_ticks: list[int] = []
+        self._cuts = [Due(at_ns, CANCEL, request) for request, at_ns in cancels]
+        heapq.heapify(self._cuts)
+        self._patience = patience or {}
         self._now: Ns = 0
         self._ended: Ns = 0
         self._planned = self._steps = self._rows = self._preemptions = 0
@@ -112,10 +121,8 @@ class FastForward:
         # stay in the stream until the queue runs low. Time and memory then do not grow with the backlog.
         lazy = self._patient and arrivals.independent
         while True:
+            self._deliver(arrivals, self._now, most=self._queue if lazy else None)
             at_ns = arrivals.next_ns
-            while at_ns is not None and at_ns <= self._now and not (lazy and instance.waiting >= self._queue):
-                self._arrive(arrivals)
-                at_ns = arrivals.next_ns
             if at_ns is None and arrivals.over:
                 instance.close_arrivals()
             step = instance.plan_fused(self._now)
@@ -124,6 +131,8 @@ class FastForward:
                 self._play(step, arrivals)
                 continue
             times = [at for at in (at_ns, instance.next_wakeup(self._now)) if at is not None]
+            if self._tracks and self._cuts:
+                times.append(self._cuts[0].at_ns)
             if not times:
                 break
             self._now = max(self._now, min(times))
@@ -139,6 +148,34 @@ class FastForward:
         if refused is not None:
             self._row(refused, at_ns, planned.prompt_tokens, 0)
             arrivals.ended(planned.index, at_ns)
+            return
+        if planned.cancel_ns is not None or self._patience:
+            for due in cuts_of(planned, at_ns, self._patience):
+                heapq.heappush(self._cuts, due)
+
+    def _deliver(self, arrivals: ArrivalStream, until_ns: Ns, *, most: int | None = None) -> None:
+        """What comes by ``until_ns``, in order of time; of arrivals only while fewer than ``most`` wait."""
+        while True:
+            cut_ns = self._cuts[0].at_ns if self._cuts and self._cuts[0].at_ns <= until_ns else None
+            at_ns = arrivals.next_ns
+            if (
+                at_ns is not None
+                and at_ns <= (until_ns if cut_ns is None else cut_ns)
+                and (most is None or self.instance.waiting < most)
+            ):
+                self._arrive(arrivals)
+            elif cut_ns is not None:
+                self._cut(heapq.heappop(self._cuts), arrivals)
+            else:
+                return
+
+    def _cut(self, due: Due, arrivals: ArrivalStream) -> None:
+        live = self.instance.live.get(due.request)
+        ended = None if live is None else cut(self.instance, due)
+        if live is not None and ended is not None:
+            self._preemptions += live.preemptions
+            self._row(ended, due.at_ns, live.spec.prompt_tokens, live.preemptions)
+            arrivals.ended(due.request, due.at_ns)
 
     def _play(self, step: FusedStep, arrivals: ArrivalStream) -> None:
         """Execute a step, and as long as nothing can change it, the same again."""
@@ -153,7 +190,7 @@ class FastForward:
         while True:
             end = self._now + duration_ns(0, decoders, cohort.context_tokens, 0, number) + wake
             wake = 0
-            if cohort.tick >= last_tick:
+            if cohort.tick >= last_tick or (self._cuts and self._cuts[0].at_ns <= end):
                 self._complete(FusedStep(number, (), decoders, cohort.context_tokens, True), end, arrivals)
                 # Fewer go on and nobody waits for their place: still the same step, without them.
                 wanted = arrivals.next_ns
@@ -192,13 +229,17 @@ class FastForward:
         if self._observe is not None:
             self._observe(step, start, end)
         self._steps += 1
-        if self._policy.account is not None:  # who comes during a step meets the account as it was before its tokens
-            while arrivals.next_ns is not None and arrivals.next_ns <= end:
-                self._arrive(arrivals)
+        if self._policy.account is not None or (self._cuts and self._cuts[0].at_ns <= end):
+            # Who comes during a step meets the account as it was before its tokens; who ends in it gets none of them.
+            self._note_starts(step, start)
+            instance.during(step)
+            self._deliver(arrivals, end)
         tick = instance.cohort.tick + 1
         ends = self._ends_of_tick(tick) if step.decoders and self._end_ticks and self._end_ticks[0] <= tick else {}
         for grant in step.grants:
-            track = self._tracks[grant.request]
+            track = self._tracks.get(grant.request)
+            if track is None:
+                continue  # it was ended while the step ran
             if track.started_ns is None:
                 track.started_ns, track.hit_tokens = start, grant.hit_tokens
             if grant.samples:
@@ -214,6 +255,12 @@ class FastForward:
             self._row(ended, end, live.spec.prompt_tokens, live.preemptions)
             if not arrivals.independent:
                 arrivals.ended(ended.request, end)
+
+    def _note_starts(self, step: FusedStep, start: Ns) -> None:
+        for grant in step.grants:
+            track = self._tracks[grant.request]
+            if track.started_ns is None:
+                track.started_ns, track.hit_tokens = start, grant.hit_tokens
 
     def _schedule_end(self, live: LiveRequest) -> None:
         """Note the tick at which a new member of the cohort emits its last token."""

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Seed, Share, Spec, require_one
+from scheduler_core.types.patience import Patience
+from scheduler_core.types.time import ns_from_ms
 
 TRACE_FORMATS = (
     "azure-2023",
@@ -251,6 +253,12 @@ class Tier(Spec):
     tpot_ms: float | None = Field(None, gt=0)
     e2e_ms: float | None = Field(None, gt=0)
     priority: int = Field(0, ge=-1000, le=1000, description="Smaller is served first by priority policies.")
+    queue_timeout_ms: PositiveFloat | None = Field(
+        None, description="A request that has not begun to run this long after its arrival ends timed out."
+    )
+    timeout_ms: PositiveFloat | None = Field(
+        None, description="A request that has not ended this long after its arrival ends timed out."
+    )
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
@@ -258,7 +266,20 @@ class Tier(Spec):
             raise ValueError(f'ttft_ms: {self.ttft_ms!r} is neither a number nor like "200 + 0.5 per uncached token"')
         if isinstance(self.ttft_ms, float) and self.ttft_ms <= 0:
             raise ValueError(f"ttft_ms: {self.ttft_ms:g} is not a limit; write ms above 0, or leave it out")
+        queue, total = self.queue_timeout_ms, self.timeout_ms
+        if queue is not None and total is not None and queue > total:
+            raise ValueError(
+                f"queue_timeout_ms ({queue:g}) is above timeout_ms ({total:g}), so it could never pass; make it "
+                "smaller, or leave it out"
+            )
         return self
+
+    def patience(self) -> Patience | None:
+        """How long a request of this tier may take; None without a limit."""
+        if self.queue_timeout_ms is None and self.timeout_ms is None:
+            return None
+        queue, total = self.queue_timeout_ms, self.timeout_ms
+        return Patience(None if queue is None else ns_from_ms(queue), None if total is None else ns_from_ms(total))
 
     def ttft_line(self) -> Line | None:
         """The TTFT objective as a line, or None when there is none."""
@@ -298,6 +319,23 @@ class Sessions(Spec):
     think_s: float = Field(1.0, ge=0, le=86_400, description="Seconds between an answer and the next turn.")
 
 
+class Cancels(Spec):
+    """Clients that give up: ``share`` of the requests is cancelled, at a moment drawn evenly between two times.
+
+    A request that has ended by then is not touched.
+    """
+
+    share: Share = Field(0.1, description="Share of the requests whose client gives up.")
+    from_ms: float = Field(0.0, ge=0, le=86_400_000, description="Earliest moment, after the request's arrival.")
+    to_ms: float = Field(10_000.0, ge=0, le=86_400_000, description="Latest moment, after the request's arrival.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.to_ms < self.from_ms:
+            raise ValueError(f"to_ms ({self.to_ms:g}) must not be below from_ms ({self.from_ms:g})")
+        return self
+
+
 class WorkloadSpec(Spec):
     """Traffic, complete: freezing it gives the same arrival plan on every machine.
 
@@ -315,6 +353,7 @@ class WorkloadSpec(Spec):
     tenants: dict[Name, Tenant] = Field(default_factory=lambda: {"default": Tenant()}, min_length=1, max_length=64)
     prefix: Prefix | None = None
     sessions: Sessions | None = None
+    cancels: Cancels | None = None
     output_limit: PositiveInt | Literal["longest", "exact"] = Field(
         "longest",
         description="The max_tokens that each request declares: a number, the longest output of the workload, or "

@@ -1,6 +1,6 @@
 """Short ways to build what tests of policies and executors need; every default is harmless."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Affine, Profile
 from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import GrantResult, StepResult
 from scheduler_core.types.records import Record
 from scheduler_core.types.time import Ns, ns_from_ms
@@ -94,6 +95,7 @@ def play(
     capacity: Capacity = Capacity(1000, 10_000),  # noqa: B008 - frozen
     target: Profile | None = None,
     cancels: Iterable[tuple[int, Ns]] = (),
+    patience: Mapping[str, Patience] | None = None,
     law_interval: int = 1,
 ) -> Played:
     """Play ``requests`` on the modelled target, checking the laws after every step and keeping plan digests."""
@@ -105,6 +107,7 @@ def play(
         sink=sink,
         stop=lambda: False,
         cancels=cancels,
+        patience=patience or {},
         law_interval=law_interval,
         keep_digests=True,
     )

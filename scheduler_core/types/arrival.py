@@ -15,6 +15,8 @@ class PlannedRequest:
     ``output_tokens`` is the true length. It goes to executors only: schedulers are given a `RequestSpec`, which knows
     the declared ``output_limit`` and nothing else about the answer.
 
+    ``cancel_ns`` after its arrival its client gives up, if it has not ended by then; None: never.
+
     ``prefix_blocks`` are identities of consecutive shared prompt blocks of ``ArrivalPlan.block_size`` tokens from the
     start of the prompt; equal leading ids mean equal leading tokens. A block's tokens are a function of its id; the
     last id may stand for a block that the prompt fills only in part, with the block's first tokens. What lies beyond
@@ -34,3 +36,4 @@ class PlannedRequest:
     after: int | None = None
     prefix_blocks: tuple[int, ...] = ()
     priority: int = 0
+    cancel_ns: Ns | None = None

@@ -14,6 +14,13 @@ class Outcome(StrEnum):
     CUT_OFF = "cut_off"
 
 
+class Timeout(StrEnum):
+    """Which limit of its tier a request went over."""
+
+    QUEUE = "queue_timeout"
+    TOTAL = "total_timeout"
+
+
 class Defer(StrEnum):
     """Why a waiting request was not admitted in a step."""
 

@@ -4,10 +4,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
-from scheduler_core.spec.workload import Tenant, Tier, WorkloadSpec
+from scheduler_core.spec.workload import Cancels, Tenant, Tier, WorkloadSpec
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import InputError, Problem
-from scheduler_core.types.time import NS_PER_S
+from scheduler_core.types.time import NS_PER_S, Ns, ns_from_ms
 from scheduler_core.workload import replay, synthetic
 from scheduler_core.workload.distributions import exact
 from scheduler_core.workload.plan import ArrivalPlan
@@ -60,11 +60,26 @@ class _Mix:
         return self._names[bisect_right(self._ends, self._stream.at(who))]
 
 
+class _Cancels:
+    """When each request's client gives up."""
+
+    def __init__(self, spec: Cancels, seed: int) -> None:
+        self._share = round(exact(spec.share) * ONE)
+        self._from, self._span = ns_from_ms(spec.from_ms), ns_from_ms(spec.to_ms) - ns_from_ms(spec.from_ms)
+        self._who, self._when = Stream(seed, "cancels"), Stream(seed, "cancel time")
+
+    def of(self, index: int) -> Ns | None:
+        if self._who.at(index) >= self._share:
+            return None
+        return self._from + self._when.at(index) * self._span // ONE
+
+
 def _requests(spec: WorkloadSpec, offered: Offered) -> Iterator[PlannedRequest]:
     limit = _limit(spec, offered)
     tenants = _Mix(spec.tenants, Stream(spec.seed, "tenant"))
     tiers = _Mix(spec.tiers, Stream(spec.seed, "tier"))
     seeds = Stream(spec.seed, "request")
+    cancels = _Cancels(spec.cancels, spec.seed) if spec.cancels is not None else None
     block_ids = 0
     for index, slot in enumerate(offered.slots):
         block_ids += len(slot.prefix_blocks)
@@ -85,6 +100,7 @@ def _requests(spec: WorkloadSpec, offered: Offered) -> Iterator[PlannedRequest]:
             after=slot.after,
             prefix_blocks=slot.prefix_blocks,
             priority=spec.tiers[tier].priority,
+            cancel_ns=None if cancels is None else cancels.of(index),
         )
 
 

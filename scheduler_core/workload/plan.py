@@ -52,6 +52,8 @@ class ArrivalPlan:
         for r in self.requests:
             values = [r.index, r.arrival_ns, r.prompt_tokens, r.output_tokens, r.output_limit, r.seed, r.tenant]
             values += [r.tier, r.session, r.turn, r.after, list(r.prefix_blocks), r.priority]
+            if r.cancel_ns is not None:
+                values.append(r.cancel_ns)
             yield json.dumps(values, separators=(",", ":"), ensure_ascii=True)
 
     def write(self, path: Path) -> None:
@@ -85,8 +87,8 @@ class ArrivalPlan:
 
 def _request(*values: Any) -> PlannedRequest:
     """One row of a plan file; `ValueError` or `TypeError` when it is none."""
-    *head, prefix_blocks, priority = values
-    index, arrival_ns, prompt, output, limit, seed, tenant, tier, session, turn, after = head
+    index, arrival_ns, prompt, output, limit, seed, tenant, tier, session, turn, after, *rest = values
+    prefix_blocks, priority, cancel_ns = rest if len(rest) == 3 else (*rest, None)
     return PlannedRequest(
         index,
         arrival_ns,
@@ -101,6 +103,7 @@ def _request(*values: Any) -> PlannedRequest:
         after,
         tuple(prefix_blocks),
         priority,
+        cancel_ns,
     )
 
 

@@ -1,5 +1,6 @@
 """THE property of the simulator: fast-forward on or off, the same decisions at the same times for the same requests."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.fastforward import FastForward
 from scheduler_core.spec.target import HostTime
 from scheduler_core.testing.builders import play, policy_spec, profile, request
+from scheduler_core.types.patience import Patience
 from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted, Step
 
 PLAIN = profile(base_ms=0.7, prefill_token_ms=0.013, decode_request_ms=0.031, context_token_ms=0.0017)
@@ -21,9 +23,9 @@ TARGET = PLAIN.model_copy(
 )
 
 
-def plain(spec: Any, requests: Any, capacity: Any) -> Any:
+def plain(spec: Any, requests: Any, capacity: Any, **ends: Any) -> Any:
     """Steps and rows of a run in which every grant is planned by itself."""
-    played = play(spec, requests, capacity=capacity, target=TARGET, law_interval=7)
+    played = play(spec, requests, capacity=capacity, target=TARGET, law_interval=7, **ends)
     steps = [
         (
             s.id,
@@ -51,12 +53,12 @@ def plain(spec: Any, requests: Any, capacity: Any) -> Any:
         r = end.request
         rows[r] = (
             r, arrived[r].at_ns, started.get(r), first.get(r), end.at_ns, end.outcome, end.reason,
-            arrived[r].prompt_tokens, end.output_tokens, lost.get(r, 0), hits.get(r, 0),
+            arrived[r].prompt_tokens, end.output_tokens, lost.get(r, 0), hits.get(r, 0) if r in started else 0,
         )  # fmt: skip
     return steps, rows
 
 
-def fused(spec: Any, requests: Any, capacity: Any) -> Any:
+def fused(spec: Any, requests: Any, capacity: Any, **ends: Any) -> Any:
     """The same by fast-forward, each step expanded."""
     rows: list[Any] = []
     steps: list[Any] = []
@@ -64,6 +66,7 @@ def fused(spec: Any, requests: Any, capacity: Any) -> Any:
         build_policy(spec, capacity),
         StepCost(TARGET),
         rows.append,
+        **ends,
         observe=lambda step, start, end: steps.append(
             (step.id, start, end, simulation.instance.occupancy(), simulation.instance.expand(step))
         ),
@@ -155,6 +158,47 @@ def test_fast_forward_changes_nothing(spec: Any, rows: Any, blocks: Any, scale: 
     assert steps == expected_steps
     assert actual_rows == expected_rows
     assert report.requests == len(requests)
+
+
+def without_samples(steps: Any) -> Any:
+    """Steps without who emitted: the token of a request that ends from outside while a step runs is not taken."""
+    return [(*head, [(*row[:5], row[6]) for row in grants]) for *head, grants in steps]
+
+
+@settings(max_examples=120)
+@given(
+    spec=SPECS,
+    rows=REQUESTS,
+    blocks=st.integers(6, 40),
+    scale=st.sampled_from([0, 0.1, 1]),
+    cancels=st.lists(st.tuples(st.integers(0, 13), st.integers(0, 90_000_000)), max_size=6),
+    waits=st.tuples(st.sampled_from([None, 3_000_000, 20_000_000]), st.sampled_from([None, 9_000_000, 40_000_000])),
+    own=st.sampled_from([None, 0, 1_500_000, 12_000_000]),
+)
+def test_fast_forward_meets_cancels_and_time_limits_as_they_come(
+    spec: Any, rows: Any, blocks: Any, scale: Any, cancels: Any, waits: Any, own: Any
+) -> None:
+    """Also in the middle of a step, of a repeated one, and of one that admits or preempts."""
+    requests, capacity = build(rows, scale), Capacity(blocks, 60)
+    requests[-1] = replace(requests[-1], cancel_ns=own)
+    ends = {"cancels": cancels, "patience": {"default": Patience(*waits)}}
+    expected_steps, expected_rows = plain(spec, requests, capacity, **ends)
+    steps, actual_rows, _ = fused(spec, requests, capacity, **ends)
+    assert without_samples(steps) == without_samples(expected_steps)
+    assert actual_rows == expected_rows
+
+
+def test_a_backlog_that_times_out_ends_at_its_limits() -> None:
+    """One slot, 300 requests at once of 8 ms each, 20 ms to start: three start, the others end at 20 ms exactly."""
+    requests = [request(index, 5, 10, tier="fast" if index else "slow") for index in range(300)]
+    policy = build_policy(policy_spec("vllm_v1", batch__size=1), Capacity(100, 1000))
+    rows: list[Any] = []
+    limits = {"fast": Patience(queue_ns=20_000_000)}
+    FastForward(policy, StepCost(profile(base_ms=0.8)), rows.append, patience=limits).run(iter(requests))
+    late = [row for row in rows if row.outcome == "timed_out"]
+    assert [row.request for row in rows if row.outcome == "finished"] == [0, 1, 2]
+    assert {(row.end_ns, row.reason, row.output_tokens) for row in late} == {(20_000_000, "queue_timeout", 0)}
+    assert len(late) == 297
 
 
 def test_most_steps_are_repeated_not_planned() -> None:

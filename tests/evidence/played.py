@@ -48,6 +48,7 @@ def play(
             block_size=spec.cache.block_size or 1, token_budget=spec.batch.token_budget or 0,
         )
     )  # fmt: skip
+    tiers = parse(WorkloadSpec, {**WORKLOAD, **(workload or {})}).tiers
     Driver(
         instance=build_instance(spec, Capacity(kv_blocks=kv_blocks, model_length=4096)),
         requests=plan.requests,
@@ -55,6 +56,7 @@ def play(
         sink=sink,
         stop=lambda: False,
         prefix_block_size=plan.block_size,
+        patience={name: limits for name, tier in tiers.items() if (limits := tier.patience())},
     ).run()
     return sink.records
 

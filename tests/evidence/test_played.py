@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.types.records import Arrived, Finished
 from tests.evidence.played import play, summarise
 
 
@@ -27,3 +28,24 @@ def test_every_run_passes_its_audit(policy: dict[str, Any], kv_blocks: int, tmp_
     assert summary.metrics["unattributed_share_max"].value == 0
     print(summary.outcomes, summary.metrics["preemptions"].value, summary.metrics["hit_rate"].value)
     print(summary.longest_gap_causes)
+
+
+def test_requests_given_up_and_out_of_time_are_outcomes_of_their_own(tmp_path: Path) -> None:
+    """The impatient tier may wait 100 ms and take 400; a fifth of all clients gives up within a second."""
+    workload = {
+        "arrivals": {"poisson": {"rate_rps": 20}},
+        "tiers": {"impatient": {"share": 0.5, "queue_timeout_ms": 100, "timeout_ms": 400}, "patient": {"share": 0.5}},
+        "cancels": {"share": 0.2, "to_ms": 1000},
+    }
+    records = play({"policy": "vllm_v1"}, workload, kv_blocks=110)
+    summary = summarise(records, tmp_path, workload=workload)
+    assert summary.audit.violations == []
+    assert sum(summary.outcomes.values()) == summary.offered == 120
+    assert min(summary.outcomes[name] for name in ("finished", "timed_out", "cancelled")) > 5
+    assert summary.metrics["timeout_share"].value == summary.outcomes["timed_out"] / 120
+    tiers = {record.request: record.tier for record in records if isinstance(record, Arrived)}
+    late = [record for record in records if isinstance(record, Finished) and record.outcome == "timed_out"]
+    assert {(tiers[record.request], record.reason, record.stage == "queue") for record in late} >= {
+        ("impatient", "queue_timeout", True),
+        ("impatient", "total_timeout", False),
+    }

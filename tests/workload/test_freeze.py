@@ -380,3 +380,25 @@ def test_generated_prefixes_on_a_trace_without_its_own() -> None:
     plan = frozen({"trace": {"file": "x"}, "prefix": {"tokens": 40}}, rows)
     assert [request.prefix_blocks for request in plan.requests] == [(0, 1), (0, 1), (0,)]
     assert "shared prefixes are cut to 32 tokens: 2 whole blocks of 16" in plan.notes
+
+
+def test_clients_that_give_up_do_so_between_the_two_times_and_nothing_else_changes(tmp_path: Any) -> None:
+    """A quarter of 2,000: 500 within four standard deviations (19.4 each)."""
+    plain = {"arrivals": {"poisson": {"rate_rps": 5}}, "lengths": CHAT, "requests": 2000}
+    plan = frozen({**plain, "cancels": {"share": 0.25, "from_ms": 200, "to_ms": 300}})
+    times = [request.cancel_ns for request in plan.requests if request.cancel_ns is not None]
+    assert 420 < len(times) < 580
+    assert all(200_000_000 <= time < 300_000_000 for time in times)
+    assert [(r.arrival_ns, r.prompt_tokens, r.output_tokens) for r in plan.requests] == [
+        (r.arrival_ns, r.prompt_tokens, r.output_tokens) for r in frozen(plain).requests
+    ]
+    assert plan.digest != frozen(plain).digest
+    plan.write(tmp_path / "plan.gz")
+    assert ArrivalPlan.read(tmp_path / "plan.gz") == plan
+
+
+def test_moments_and_limits_that_make_no_sense_are_refused() -> None:
+    plain = {"arrivals": {"poisson": {"rate_rps": 5}}, "lengths": CHAT, "requests": 5}
+    assert "to_ms (1) must not be below from_ms (2)" in problem({**plain, "cancels": {"from_ms": 2, "to_ms": 1}})
+    tiers = {"default": {"queue_timeout_ms": 9, "timeout_ms": 5}}
+    assert "queue_timeout_ms (9) is above timeout_ms (5)" in problem({**plain, "tiers": tiers})
