@@ -50,7 +50,7 @@ def _fill(client: Client, experiment_id: str, folder: Path) -> int:
         count += _reports(client, experiment_id, EXPERIMENT_REPORTS, folder)
     for place, run in enumerate(experiment["runs"], start=1):
         detail = client.get(f"/runs/{run['id']}")
-        target = folder / f"{place:03d}-{run['arm']}-{run['repeat'] + 1}"
+        target = folder / f"{place:03d}-{run['arm']}{_at(run['load'])}-{run['repeat'] + 1}"
         target.mkdir()
         _write(target / "run.json", detail)
         files = detail["artifacts"]
@@ -96,3 +96,7 @@ def _download(client: Client, row: dict[str, Any], path: Path) -> None:
         client.download(row["url"], sink)
     if sha256_of(path) != row["sha256"]:
         raise DamagedError(f"{path.name}: the download does not match its recorded checksum; try again")
+
+
+def _at(load: float | None) -> str:
+    return "" if load is None else f"-at-{load:g}"

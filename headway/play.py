@@ -6,14 +6,14 @@ Reading, freezing, serving, evidence and verdict are the product's own; only que
 import tempfile
 from collections.abc import Callable, Container
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from headway import profiles
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.policies.manifests import resolve_arms
-from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.experiment import ExperimentSpec, Place
 from scheduler_core.spec.job import Message, ProgressMessage, RunJob
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
@@ -35,30 +35,45 @@ class Step:
 
     number: int
     total: int
-    arm: str
-    repeat: int
+    place: Place
     done: int
     requests: int
+
+    def words(self) -> str:
+        """Which run it is: arm, and load in a sweep."""
+        return self.place.arm if self.place.load is None else f"{self.place.arm} at {self.place.load:g}"
 
 
 @dataclass
 class Played:
-    """What a play found."""
+    """What a play found. ``plans`` and ``points`` are by load; without a sweep the only load is None."""
 
     experiment: ExperimentSpec
     policies: dict[str, PolicySpec]
-    plan: ArrivalPlan
+    plans: dict[float | None, ArrivalPlan]
     profile: Profile | None
     notes: list[str]
-    runs: list[RunSummary] = field(default_factory=list)
+    points: dict[float | None, list[RunSummary]] = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)
     failures: list[dict[str, Any]] = field(default_factory=list)
     verdict: Verdict | None = None
+
+    @property
+    def runs(self) -> list[RunSummary]:
+        """Every run that succeeded."""
+        return [run for runs in self.points.values() for run in runs]
+
+    @property
+    def plan(self) -> ArrivalPlan:
+        """The plan, at the lowest load of a sweep."""
+        return next(iter(self.plans.values()))
 
     def as_json(self) -> dict[str, Any]:
         """Plain data, as ``headway play --json`` prints it."""
         return {
             "experiment": self.experiment.canonical(),
             "plan_digest": self.plan.digest,
+            "points": [{"load": load, "runs": [run.run for run in runs]} for load, runs in self.points.items() if load],
             "profile": None if self.profile is None else self.profile.canonical(),
             "notes": self.notes,
             "runs": [run.canonical() for run in self.runs],
@@ -97,32 +112,53 @@ def play(spec: ExperimentSpec, *, base: Path, on_step: Callable[[Step], None], e
         InputError: the workload or profile cannot be had.
         PlayError: no run succeeded.
     """
-    plan = read_plan(spec.workload, base)
+    plans = {load: read_plan(spec.workload_at(load), base) for load in spec.loads}
     profile, notes = _profile(spec)
-    played = Played(spec, resolve_arms(spec, profile), plan, profile, [*plan.notes, *notes])
+    said = [*(note for plan in plans.values() for note in plan.notes), *without_objectives(spec), *notes]
+    played = Played(spec, resolve_arms(spec, profile), plans, profile, list(dict.fromkeys(said)))
     with ExitStack() as stack:
         folder = evidence or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-play-")))
         folder.mkdir(parents=True, exist_ok=True)
-        plan.write(folder / "plan.jsonl.gz")
+        for load, plan in plans.items():
+            plan.write(folder / _plan_name(load))
         done = 0
         more: Further | None = Further(spec.first_pairs(), frozenset(spec.arms))
         while more:
             _repeats(played, range(done, more.pairs), more.arms, folder, on_step)
-            played.verdict = _decide(spec, played.runs, folder)
+            played.verdict = _decide(played)
             done, more = more.pairs, further(spec.goal.looks, more.pairs, played.verdict)
     return played
+
+
+def without_objectives(spec: ExperimentSpec) -> list[str]:
+    """Of a sweep: tiers that bound no load, since each of their finished requests meets its objectives."""
+    if spec.sweep is None:
+        return []
+    free = [
+        name for name, tier in spec.workload.tiers.items() if (tier.ttft_ms, tier.tpot_ms, tier.e2e_ms) == (None,) * 3
+    ]
+    return [
+        f"tier {name} has no objectives, so each of its finished requests meets them; "
+        f"set workload.tiers.{name}.ttft_ms to see a capacity"
+        for name in free
+    ]
+
+
+def _plan_name(load: float | None) -> str:
+    return "plan.jsonl.gz" if load is None else f"plan-{load:g}.jsonl.gz"
 
 
 def _repeats(
     played: Played, repeats: range, arms: Container[str], folder: Path, on_step: Callable[[Step], None]
 ) -> None:
     """Play the runs of ``repeats`` that ``arms`` have in them, in turn."""
-    spec, requests = played.experiment, len(played.plan.requests)
-    before = repeats.start * len(spec.arms)
+    spec = played.experiment
+    before = repeats.start * len(spec.arms) * len(spec.loads)
     runs = spec.runs(repeats)
-    for number, (repeat, arm) in enumerate(runs, start=before + 1):
-        if arm in arms:
-            _run(played, Step(number, before + len(runs), arm, repeat, 0, requests), folder, on_step)
+    for number, place in enumerate(runs, start=before + 1):
+        if place.arm in arms:
+            requests = len(played.plans[place.load].requests)
+            _run(played, Step(number, before + len(runs), place, 0, requests), folder, on_step)
     if not played.runs:
         raise PlayError(f"no run succeeded; the first: {played.failures[0]['reason']}")
 
@@ -139,38 +175,45 @@ def _run(played: Played, where: Step, folder: Path, on_step: Callable[[Step], No
 
     def emit(message: Message) -> None:
         if isinstance(message, ProgressMessage):
-            on_step(Step(where.number, where.total, where.arm, where.repeat, message.done, message.total))
+            on_step(replace(where, done=message.done, requests=message.total))
 
     on_step(where)
-    result = execute(_job(played, where, folder), emit, lambda: False)
+    job = _job(played, where, folder)
+    result = execute(job, emit, lambda: False)
+    place = where.place
     if result.outcome == "succeeded" and result.summary is not None:
-        played.runs.append(parse(RunSummary, result.summary))
+        played.points.setdefault(place.load, []).append(parse(RunSummary, result.summary))
+        played.folders[job.run] = Path(job.workdir)
     else:
-        played.failures.append({"arm": where.arm, "repeat": where.repeat, "reason": result.reason})
+        played.failures.append({**place._asdict(), "reason": result.reason})
 
 
 def _job(played: Played, where: Step, folder: Path) -> RunJob:
-    spec = played.experiment
+    spec, place = played.experiment, where.place
+    at = "" if place.load is None else f"{place.load:g}-"
     return RunJob(
-        run=f"{where.arm}-{where.repeat + 1}",
-        arm=where.arm,
-        repeat=where.repeat,
-        plan_file=str(folder / "plan.jsonl.gz"),
-        policy=played.policies[where.arm],
+        run=f"{place.arm}-{at}{place.repeat + 1}",
+        arm=place.arm,
+        repeat=place.repeat,
+        plan_file=str(folder / _plan_name(place.load)),
+        policy=played.policies[place.arm],
         target=spec.target,
         profile=played.profile,
         tiers=spec.workload.tiers,
         warmup_share=spec.workload.warmup_share,
         workdir=str(folder / f"run-{where.number:03d}"),
-        noise_seed=spec.noise_seed(arm=where.arm, repeat=where.repeat),
+        noise_seed=spec.noise_seed(place),
         wall_limit_s=spec.run_limit_s,
     )
 
 
-def _decide(spec: ExperimentSpec, runs: list[RunSummary], folder: Path) -> Verdict:
+def _decide(played: Played) -> Verdict:
     from scheduler_core.verdict.decide import decide
+    from scheduler_core.verdict.load_sweep import decide_sweep
     from scheduler_core.verdict.outputs import read_outputs
 
-    order = spec.runs(range(1 + max(run.repeat for run in runs)))
-    folders = {f"{arm}-{repeat + 1}": folder / f"run-{n:03d}" for n, (repeat, arm) in enumerate(order, start=1)}
-    return decide(spec, runs, outputs=lambda run: read_outputs(folders[run] / "outputs.parquet"))
+    if played.experiment.sweep is not None:
+        return decide_sweep(played.experiment, {load or 0.0: runs for load, runs in played.points.items()})
+    return decide(
+        played.experiment, played.runs, outputs=lambda run: read_outputs(played.folders[run] / "outputs.parquet")
+    )

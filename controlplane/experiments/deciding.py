@@ -16,6 +16,7 @@ from scheduler_core.spec.parse import parse
 from scheduler_core.types.errors import HeadwayError
 from scheduler_core.verdict.comparable import Output
 from scheduler_core.verdict.decide import decide
+from scheduler_core.verdict.load_sweep import decide_sweep
 from scheduler_core.verdict.outputs import read_outputs
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,16 @@ def _decide(experiment: Experiment, finished: list[Run]) -> dict[str, Any]:
             return read_outputs(path)
 
     spec = spec_of(experiment)
+    if spec.sweep is not None:
+        return decide_sweep(spec, _by_load(finished)).canonical()
     return decide(spec, [parse(RunSummary, run.summary) for run in finished], outputs=outputs).canonical()
+
+
+def _by_load(finished: list[Run]) -> dict[float, list[RunSummary]]:
+    points: dict[float, list[RunSummary]] = {}
+    for run in finished:
+        points.setdefault(run.arm_run.load or 0.0, []).append(parse(RunSummary, run.summary))
+    return points
 
 
 def _first_failure(runs: list[Run]) -> str:

@@ -10,7 +10,7 @@ from controlplane.policies.selectors import versions_visible_to as policy_versio
 from controlplane.workloads.models import WorkloadVersion
 from controlplane.workloads.selectors import versions_visible_to as workload_versions
 from scheduler_core.policies.manifests import resolve_arms
-from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.experiment import ExperimentSpec, Place
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.saved import substitute
@@ -28,17 +28,17 @@ class Draft:
     workload_version: WorkloadVersion | None
     policy_versions: dict[str, PolicyVersion]
 
-    def job(self, *, arm: str, repeat: int) -> dict[str, Any]:
+    def job(self, place: Place) -> dict[str, Any]:
         """`scheduler_core.spec.job.RunJob` of one run, without run, attempt and paths."""
         return {
-            "arm": arm,
-            "repeat": repeat,
-            "policy": self.policies[arm].canonical(),
+            "arm": place.arm,
+            "repeat": place.repeat,
+            "policy": self.policies[place.arm].canonical(),
             "target": self.spec.target.canonical(),
             "profile": None if self.profile is None else self.profile.canonical(),
             "tiers": {name: tier.canonical() for name, tier in self.spec.workload.tiers.items()},
             "warmup_share": self.spec.workload.warmup_share,
-            "noise_seed": self.spec.noise_seed(arm=arm, repeat=repeat),
+            "noise_seed": self.spec.noise_seed(place),
             "wall_limit_s": self.spec.run_limit_s,
         }
 

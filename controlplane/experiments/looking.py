@@ -9,16 +9,17 @@ from controlplane.experiments.models import ArmRun, Experiment
 from controlplane.experiments.selectors import spec_of
 from controlplane.runs.models import Run
 from controlplane.runs.services import next_place, queue_run
-from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.experiment import ExperimentSpec, Place
 from scheduler_core.spec.parse import parse
 from scheduler_core.verdict.schema import Verdict
 from scheduler_core.verdict.sequential import further
 
 
-def run_title(spec: ExperimentSpec, *, arm: str, repeat: int) -> str:
+def run_title(spec: ExperimentSpec, place: Place) -> str:
     """What a run is called; with looks declared the number of repeats is not known beforehand."""
     of = "" if spec.goal.looks else f" of {spec.repeats}"
-    return f"{spec.name}: {arm}, repeat {repeat + 1}{of}"
+    at = "" if place.load is None else f" at {place.load:g}"
+    return f"{spec.name}: {place.arm}{at}, repeat {place.repeat + 1}{of}"
 
 
 def look_further(experiment: Experiment, runs: Iterable[Run], end: dict[str, Any]) -> bool:
@@ -34,7 +35,7 @@ def look_further(experiment: Experiment, runs: Iterable[Run], end: dict[str, Any
     more = further(spec.goal.looks, made, parse(Verdict, end["verdict"]))
     if more is None:
         return False
-    wanted = [(repeat, arm) for repeat, arm in spec.runs(range(made, more.pairs)) if arm in more.arms]
+    wanted = [place for place in spec.runs(range(made, more.pairs)) if place.arm in more.arms]
     try:
         with transaction.atomic():
             _queue(experiment, spec, wanted)
@@ -45,26 +46,25 @@ def look_further(experiment: Experiment, runs: Iterable[Run], end: dict[str, Any
     return True
 
 
-def _queue(experiment: Experiment, spec: ExperimentSpec, runs: Iterable[tuple[int, str]]) -> None:
+def _queue(experiment: Experiment, spec: ExperimentSpec, runs: Iterable[Place]) -> None:
     """Queue further repeats: the job of the arm's first run with another repeat, so that nothing else can differ."""
     firsts = {
         row.arm.name: row
         for row in ArmRun.objects.filter(arm__experiment=experiment, repeat=0).select_related("arm", "run__plan")
     }
-    place = next_place()
-    for order, (repeat, name) in enumerate(runs):
-        first: Run = firsts[name].run
-        seed = spec.noise_seed(arm=name, repeat=repeat)
+    queue_place = next_place()
+    for order, place in enumerate(runs):
+        first: Run = firsts[place.arm].run
         run = queue_run(
             owner=experiment.owner,
-            title=run_title(spec, arm=name, repeat=repeat),
-            job={**first.job, "repeat": repeat, "noise_seed": seed},
+            title=run_title(spec, place),
+            job={**first.job, "repeat": place.repeat, "noise_seed": spec.noise_seed(place)},
             device_kind=first.device_kind,
             plan=first.plan,
-            place=place + order,
+            place=queue_place + order,
             total=first.total,
         )
-        ArmRun.objects.create(arm=firsts[name].arm, repeat=repeat, run=run)
+        ArmRun.objects.create(arm=firsts[place.arm].arm, repeat=place.repeat, run=run)
 
 
 def looks_in_words(experiment: Experiment, pairs: int) -> str:

@@ -67,12 +67,23 @@ class Arm(models.Model):
 
 
 class ArmRun(models.Model):
-    """The run that plays one repeat of one arm."""
+    """The run that plays one repeat of one arm, in a load sweep at one load."""
 
     arm = models.ForeignKey(Arm, on_delete=models.CASCADE, related_name="arm_runs")
     repeat = models.PositiveIntegerField()
+    load = models.FloatField(null=True, blank=True, help_text="Of a load sweep; empty without one.")
     run = models.OneToOneField("runs.Run", on_delete=models.PROTECT, related_name="arm_run")
 
     class Meta:
-        ordering = ["repeat", "arm__position"]
-        constraints = [models.UniqueConstraint(fields=["arm", "repeat"], name="one_run_per_arm_and_repeat")]
+        ordering = ["repeat", "load", "arm__position"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["arm", "repeat"], condition=models.Q(load=None), name="one_run_per_arm_and_repeat"
+            ),
+            models.UniqueConstraint(fields=["arm", "repeat", "load"], name="one_run_per_arm_repeat_and_load"),
+        ]
+
+    @property
+    def label(self) -> str:
+        """Its arm, in a sweep with the load."""
+        return self.arm.name if self.load is None else f"{self.arm.name} at {self.load:g}"

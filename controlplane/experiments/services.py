@@ -13,6 +13,7 @@ from controlplane.experiments.deciding import conclude
 from controlplane.experiments.drafts import Draft, read_draft
 from controlplane.experiments.looking import look_further, run_title
 from controlplane.experiments.models import Arm, ArmRun, Experiment
+from controlplane.experiments.selectors import runs_of
 from controlplane.fleet.selectors import missing_worker
 from controlplane.live.groups import announce_experiment
 from controlplane.runs.lifecycle import TERMINAL_STATES, WAITING_STATES
@@ -35,7 +36,7 @@ def submit_experiment(*, owner: User, data: object, cloned_from: Experiment | No
     """
     require_person(owner)
     draft = read_draft(data, user=owner)
-    plan = _freeze(draft, owner)  # stored by digest, so repeating or abandoning it is harmless
+    plans = _freeze(draft, owner)  # stored by digest, so repeating or abandoning them is harmless
     with transaction.atomic():
         check_quota(owner=owner, wanted=len(draft.spec.runs()))
         experiment = Experiment.objects.create(
@@ -44,11 +45,11 @@ def submit_experiment(*, owner: User, data: object, cloned_from: Experiment | No
             spec=draft.spec.canonical(),
             digest=draft.spec.digest(),
             workload_version=draft.workload_version,
-            plan=plan,
+            plan=next(iter(plans.values())),
             cloned_from=cloned_from,
         )
         arms = _create_arms(experiment, draft)
-        _queue_runs(experiment, draft, arms, plan)
+        _queue_runs(experiment, draft, arms, plans)
     return experiment
 
 
@@ -56,7 +57,8 @@ def check_experiment(*, data: object, user: User) -> dict[str, Any]:
     """A dry run of `submit_experiment`: everything is checked and frozen, no experiment or run is created."""
     require_person(user)
     draft = read_draft(data, user=user)
-    plan = _freeze(draft, user)
+    plans = _freeze(draft, user)
+    plan = next(iter(plans.values()))
     return {
         "name": draft.spec.name,
         "spec": draft.spec.canonical(),
@@ -73,22 +75,22 @@ def check_experiment(*, data: object, user: User) -> dict[str, Any]:
         "baseline": draft.spec.baseline,
         "arms": {name: policy.canonical() for name, policy in draft.policies.items()},
         "warnings": [warning for warning in [missing_worker(draft.device_kind)] if warning],
-        "runs": [{"repeat": repeat, "arm": arm} for repeat, arm in draft.spec.runs()],
+        "runs": [place._asdict() for place in draft.spec.runs()],
     }
 
 
-def _freeze(draft: Draft, user: User) -> ArrivalPlan:
-    """The draft's plan; problems are named as fields of the experiment."""
+def _freeze(draft: Draft, user: User) -> dict[float | None, ArrivalPlan]:
+    """The draft's plans by load, in rising order; problems are named as fields of the experiment."""
     try:
-        plan = freeze(spec=draft.spec.workload, user=user)
+        plans = {load: freeze(spec=draft.spec.workload_at(load), user=user) for load in draft.spec.loads}
     except InputError as error:
         problems = [Problem(f"workload.{item.where}".rstrip("."), item.message) for item in error.problems]
         raise InputError(problems) from None
-    limit_s = draft.spec.run_limit_s
-    if draft.spec.target.torch is not None and plan.span_s > limit_s:
-        message = f"is {limit_s:g}, but the last request arrives only after {plan.span_s:.0f} s; raise one, or the rate"
+    limit_s, span_s = draft.spec.run_limit_s, max(plan.span_s for plan in plans.values())
+    if draft.spec.target.torch is not None and span_s > limit_s:
+        message = f"is {limit_s:g}, but the last request arrives only after {span_s:.0f} s; raise one, or the rate"
         raise InputError([Problem("run_limit_s", message)])
-    return plan
+    return plans
 
 
 def _create_arms(experiment: Experiment, draft: Draft) -> dict[str, Arm]:
@@ -105,19 +107,22 @@ def _create_arms(experiment: Experiment, draft: Draft) -> dict[str, Arm]:
     }
 
 
-def _queue_runs(experiment: Experiment, draft: Draft, arms: dict[str, Arm], plan: ArrivalPlan) -> None:
-    place = next_place()
-    for order, (repeat, name) in enumerate(draft.spec.runs()):
+def _queue_runs(
+    experiment: Experiment, draft: Draft, arms: dict[str, Arm], plans: dict[float | None, ArrivalPlan]
+) -> None:
+    queue_place = next_place()
+    for order, place in enumerate(draft.spec.runs()):
+        plan = plans[place.load]
         run = queue_run(
             owner=experiment.owner,
-            title=run_title(draft.spec, arm=name, repeat=repeat),
-            job=draft.job(arm=name, repeat=repeat),
+            title=run_title(draft.spec, place),
+            job=draft.job(place),
             device_kind=draft.device_kind,
             plan=plan,
-            place=place + order,
+            place=queue_place + order,
             total=plan.requests,
         )
-        ArmRun.objects.create(arm=arms[name], repeat=repeat, run=run)
+        ArmRun.objects.create(arm=arms[place.arm], repeat=place.repeat, load=place.load, run=run)
 
 
 def cancel_experiment(*, experiment: Experiment, user: User) -> Experiment:
@@ -158,7 +163,7 @@ def decide_if_finished(experiment_id: str) -> Experiment | None:
     """
     experiment = Experiment.objects.get(pk=experiment_id)
     undecided = (Experiment.Status.QUEUED, Experiment.Status.RUNNING)
-    runs = list(Run.objects.filter(arm_run__arm__experiment=experiment).order_by("place"))
+    runs = list(runs_of(experiment))
     if experiment.status not in undecided or any(run.state not in TERMINAL_STATES for run in runs):
         return None
     changes = conclude(experiment, runs)

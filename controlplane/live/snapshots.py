@@ -69,7 +69,9 @@ def run_message(
 
 def _arm_runs(experiment_id: str) -> QuerySet[ArmRun]:
     rows = ArmRun.objects.filter(arm__experiment_id=experiment_id).select_related("arm", "run")
-    return rows.only("repeat", "arm__name", "arm__position", "arm__experiment_id", *(f"run__{f}" for f in _RUN_FIELDS))
+    return rows.only(
+        "repeat", "load", "arm__name", "arm__position", "arm__experiment_id", *(f"run__{f}" for f in _RUN_FIELDS)
+    )
 
 
 def experiment_message(user: Person, experiment_id: str) -> dict[str, Any] | None:
@@ -77,7 +79,7 @@ def experiment_message(user: Person, experiment_id: str) -> dict[str, Any] | Non
     found = Experiment.objects.filter(pk=experiment_id).only("id", "owner_id", "status", "decided_at").first()
     if found is None or not (user.is_authenticated and user.is_active):
         return None
-    rows = [{"arm": row.arm.name, "repeat": row.repeat, **run_status(row.run)} for row in _arm_runs(experiment_id)]
+    rows = [{"arm": row.label, "repeat": row.repeat, **run_status(row.run)} for row in _arm_runs(experiment_id)]
     return {
         "type": "experiment",
         "experiment": experiment_id,

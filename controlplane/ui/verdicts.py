@@ -3,15 +3,31 @@
 from collections.abc import Mapping
 from typing import Any
 
+from django.utils.safestring import mark_safe
+
 from controlplane.experiments.models import Experiment
 from controlplane.ui.drawing import interval_bar
+from scheduler_core.spec.parse import parse
+from scheduler_core.verdict.report.curves import sweep_charts
+from scheduler_core.verdict.schema import SweepVerdict
 
 _TONES = {"passed": "good", "failed": "bad", "undecided": "warn", "missing": "warn"}
 
 
 def comparisons(stored: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """The comparisons of a verdict; empty while there is none."""
-    verdict = stored or {}
+    return [{**item, "effects": _by_layer(item["effects"])} for item in _shown(stored, "comparisons")]
+
+
+def sweeps(stored: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The load sweeps of a verdict, each with its charts; empty where there is none."""
+    return [
+        {**item, "charts": mark_safe(sweep_charts(parse(SweepVerdict, bare)))}
+        for item, bare in zip(_shown(stored, "sweeps"), (stored or {}).get("sweeps") or [], strict=True)
+    ]
+
+
+def _shown(stored: Mapping[str, Any] | None, kind: str) -> list[dict[str, Any]]:
     return [
         {
             **item,
@@ -19,12 +35,11 @@ def comparisons(stored: Mapping[str, Any] | None) -> list[dict[str, Any]]:
                 {**gate, "bar": interval_bar(gate), "tone": _TONES.get(gate["state"], "")} for gate in item["gates"]
             ],
             "next_steps": [
-                {**step, "ref": f"{place}.{number}" if step.get("experiment") else ""}
+                {**step, "ref": f"{kind[0]}{place}.{number}" if step.get("experiment") else ""}
                 for number, step in enumerate(item["next_steps"])
             ],
-            "effects": _by_layer(item["effects"]),
         }
-        for place, item in enumerate(verdict.get("comparisons") or [])
+        for place, item in enumerate((stored or {}).get(kind) or [])
     ]
 
 
@@ -37,11 +52,15 @@ def _by_layer(effects: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def next_step(experiment: Experiment, reference: str) -> dict[str, Any] | None:
-    """The experiment proposed as step ``comparison.number``; None when there is no such."""
-    place, _, number = reference.partition(".")
-    if not (place.isdecimal() and number.isdecimal() and len(reference) < 8):
+    """The experiment proposed as a step: ``c0.1`` is the second of the first comparison, ``s0.0`` is of a sweep.
+
+    None when there is no such.
+    """
+    place, _, number = reference[1:].partition(".")
+    kind = {"c": "comparisons", "s": "sweeps"}.get(reference[:1])
+    if kind is None or not (place.isdecimal() and number.isdecimal() and len(reference) < 9):
         return None
-    found = (experiment.verdict or {}).get("comparisons") or []
+    found = (experiment.verdict or {}).get(kind) or []
     steps = found[int(place)]["next_steps"] if int(place) < len(found) else []
     proposed = steps[int(number)].get("experiment") if int(number) < len(steps) else None
     return dict(proposed) if proposed else None

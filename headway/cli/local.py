@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,12 +24,30 @@ def play(
 ) -> None:
     """Play an experiment here, with no server, and judge it. Exit status: that of the verdict."""
     from headway import specfile
+
+    play_here(
+        specfile.read(file), file, evidence=evidence, junit=junit, report=report, pull_request=pull_request,
+        as_data=as_data,
+    )  # fmt: skip
+
+
+def play_here(
+    data: dict[str, Any],
+    file: Path,
+    *,
+    evidence: Path | None = None,
+    junit: Path | None = None,
+    report: Path | None = None,
+    pull_request: bool = False,
+    as_data: bool = False,
+) -> None:
+    """Play the experiment ``data`` of ``file`` in this process, print and write its verdict, and exit with it."""
     from headway.cli.progress import PlayProgress
     from headway.play import play as play_experiment
     from scheduler_core.spec.experiment import ExperimentSpec
     from scheduler_core.spec.parse import parse
 
-    spec = parse(ExperimentSpec, specfile.read(file))
+    spec = parse(ExperimentSpec, data)
     with PlayProgress(spec.name) as progress:
         played = play_experiment(spec, base=file.resolve().parent, on_step=progress, evidence=evidence)
     verdict = played.verdict
@@ -37,7 +55,8 @@ def play(
     for note in played.notes:
         say(note)
     for failure in played.failures:
-        say(f"failed: {failure['arm']}, repeat {failure['repeat'] + 1}: {failure['reason']}")
+        at = "" if failure["load"] is None else f" at {failure['load']:g}"
+        say(f"failed: {failure['arm']}{at}, repeat {failure['repeat'] + 1}: {failure['reason']}")
     write_reports(verdict, played.runs, junit=junit, report=report)
     if as_data:
         as_json(played.as_json())

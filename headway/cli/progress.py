@@ -57,16 +57,9 @@ class PlayProgress(_Bar):
     """Runs of a local play."""
 
     def __call__(self, step: Step) -> None:
-        text = f"{self._title}: run {step.number} of {step.total}, {step.arm}, {step.done} of {step.requests} requests"
-        done = step.number - 1 + step.done / max(step.requests, 1)
-        self._show(text, done, step.total, always=step.done == 0)
-
-
-class SweepProgress(_Bar):
-    """Runs of a local sweep; each load is a bar of its own."""
-
-    def __call__(self, load: float, step: Step) -> None:
-        text = f"{self._title} at {load:g}: run {step.number} of {step.total}, {step.arm}"
+        text = (
+            f"{self._title}: run {step.number} of {step.total}, {step.words()}, {step.done} of {step.requests} requests"
+        )
         done = step.number - 1 + step.done / max(step.requests, 1)
         self._show(text, done, step.total, always=step.done == 0)
 

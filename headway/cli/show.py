@@ -71,7 +71,11 @@ def show(
         as_json(found)
         return
     print(f"{found['name']} ({found['id']}), {found['status']}, plan {found['plan_digest']}")
-    rows = [[run["id"], run["arm"], str(run["repeat"] + 1), run["state"], run["reason"]] for run in found["runs"]]
+    rows = [
+        [run["id"], run["arm"] if run["load"] is None else f"{run['arm']} at {run['load']:g}", str(run["repeat"] + 1),
+         run["state"], run["reason"]]
+        for run in found["runs"]
+    ]  # fmt: skip
     table(["run", "arm", "repeat", "state", "reason"], rows)
     if found["verdict"] is not None:
         print_end(found, as_data=False)
@@ -91,8 +95,9 @@ def next_step(
 
     with Client(connection(url=url, token=token)) as client:
         found = client.get(f"/experiments/{experiment}")
-    comparisons = (found["verdict"] or {"comparisons": []})["comparisons"]
-    offered = [step for comparison in comparisons for step in comparison["next_steps"] if step["experiment"]]
+    verdict = found["verdict"] or {}
+    judged = [*verdict.get("comparisons", []), *verdict.get("sweeps", [])]
+    offered = [step for item in judged for step in item["next_steps"] if step["experiment"]]
     if len(offered) < number:
         raise InputError([Problem(experiment, f"its verdict offers {len(offered)} next experiments")])
     chosen = offered[number - 1]

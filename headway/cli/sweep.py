@@ -1,53 +1,55 @@
 """The load sweep command."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headway.cli.options import ExperimentFile, Json
-from headway.cli.output import as_json, say
+from headway.cli.options import ExperimentFile, Json, Report
 
 
 def sweep(
     file: ExperimentFile,
     rates: Annotated[
-        str, typer.Option(help="Loads to play, such as 2,4,6,8: requests/s, or users of a closed-loop workload.")
-    ],
+        str | None,
+        typer.Option(
+            help="Loads to play, such as 2,4,6,8: requests/s, or users of a closed-loop workload. Absent: the file's."
+        ),
+    ] = None,
     *,
     target: Annotated[
         str | None, typer.Option(help="torch or modelled with its defaults, instead of the file's target.")
     ] = None,
     attainment: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of requests that must meet their objectives.")
-    ] = 0.95,
+        float | None, typer.Option(min=0.01, max=1, help="Share of requests that must meet their objectives.")
+    ] = None,
     evidence: Annotated[Path | None, typer.Option(help="Keep records and tables in this folder.")] = None,
+    report: Report = None,
     as_data: Json = False,
 ) -> None:
-    """Find how much load each arm carries at its objectives, here. Exit status: that of the verdict."""
+    """Find how much load each arm carries at its objectives, here. Exit status: that of the verdict.
+
+    A file with a section ``sweep`` is also what ``headway submit`` takes.
+    """
     from headway import specfile
-    from headway.cli.progress import SweepProgress
-    from headway.sweep import sweep as play_sweep
-    from scheduler_core.spec.experiment import ExperimentSpec
-    from scheduler_core.spec.parse import parse
-    from scheduler_core.verdict.text import sweep_text
+    from headway.cli.local import play_here
 
     data = specfile.read(file)
     given = data.get("target")
     if target is not None and not (isinstance(given, dict) and target in given):
         data = {**data, "target": {target: {}}}
-    spec, loads = parse(ExperimentSpec, data), _loads(rates)
-    with SweepProgress(spec.name) as progress:
-        swept = play_sweep(
-            spec, loads, base=file.resolve().parent, on_step=progress, attainment=attainment, evidence=evidence
-        )
-    for note in swept.notes:
-        say(note)
-    if as_data:
-        as_json(swept.as_json())
-    else:
-        print("\n".join(sweep_text(verdict) for verdict in swept.verdicts), end="")
-    raise typer.Exit(swept.exit_code)
+    data = {**data, "sweep": _sweep_form(data.get("sweep"), rates, attainment)}
+    play_here(data, file, evidence=evidence, report=report, as_data=as_data)
+
+
+def _sweep_form(given: Any, rates: str | None, attainment: float | None) -> dict[str, Any]:
+    """The file's sweep with what the options say instead."""
+    form = dict(given) if isinstance(given, dict) else {}
+    if rates is not None:
+        form["loads"] = _loads(rates)
+    if attainment is not None:
+        form["attainment"] = attainment
+    return form
 
 
 def _loads(text: str) -> list[float]:

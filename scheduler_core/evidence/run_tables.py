@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -72,6 +72,12 @@ def gaps_of_file(path: Path) -> Iterable[tuple[Ints, Floats]]:
         yield batch.column("request").to_numpy(), batch.column("gap_ms").to_numpy()
 
 
+def devices_of(policy: Mapping[str, Any]) -> int:
+    """Devices that a resolved policy serves with: one for each instance of its pools."""
+    pools = policy.get("pools") or {}
+    return int(pools.get("devices") or 1)
+
+
 @dataclass(frozen=True)
 class RunTables:
     """One run, ready for the metric registry; ``gaps`` yields (request, gap in ms) columns, batch by batch."""
@@ -90,6 +96,11 @@ class RunTables:
     def modelled(self) -> bool:
         """Whether time is simulated, so that unattributed time must be exactly 0."""
         return self.started.source == "modelled"
+
+    @property
+    def devices(self) -> int:
+        """Devices that the run held while it lasted."""
+        return devices_of(self.started.policy)
 
     @property
     def window_s(self) -> float:

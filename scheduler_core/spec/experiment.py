@@ -2,15 +2,25 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from scheduler_core.spec.base import Name, Spec
 from scheduler_core.spec.goal import GoalSpec
+from scheduler_core.spec.loads import SweepSpec, at_load
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import TargetSpec
 from scheduler_core.spec.workload import WorkloadSpec
+from scheduler_core.types.errors import InputError
+
+
+class Place(NamedTuple):
+    """Where a run stands in its experiment; ``load`` is None without a sweep."""
+
+    repeat: int
+    arm: str
+    load: float | None = None
 
 
 class ExperimentSpec(Spec):
@@ -32,6 +42,11 @@ class ExperimentSpec(Spec):
         "the next look while it can change the answer.",
     )
     goal: GoalSpec = GoalSpec()
+    sweep: SweepSpec | None = Field(
+        None,
+        description="Play every arm at each of these loads. The verdict then compares capacities: the primary is the "
+        "highest load that meets the objectives, goal.better_by its margin, guarded by goodput per device.",
+    )
     run_limit_s: float = Field(
         600.0, gt=0, le=86_400, description="Longest a run may take before it is stopped as failed."
     )
@@ -53,23 +68,48 @@ class ExperimentSpec(Spec):
             raise ValueError(f"baseline: there is no arm {self.baseline!r}; there are {', '.join(self.arms)}")
         return self
 
+    @model_validator(mode="after")
+    def _sweepable(self) -> Self:
+        if self.sweep is None:
+            return self
+        if self.goal.looks:
+            raise ValueError("goal.looks: a load sweep looks once, at all repeats; leave looks out")
+        try:
+            for load in self.sweep.loads:
+                at_load(self.workload, load)
+        except InputError as error:
+            raise ValueError(f"sweep: {error}") from None
+        return self
+
+    @property
+    def loads(self) -> tuple[float | None, ...]:
+        """Loads in rising order; only None, the workload's own, without a sweep."""
+        return (None,) if self.sweep is None else tuple(sorted(self.sweep.loads))
+
+    def workload_at(self, load: float | None) -> WorkloadSpec:
+        """The workload at one of `loads`."""
+        return self.workload if load is None else at_load(self.workload, load)
+
     def first_pairs(self) -> int:
         """Pairs that are run before the verdict is asked for the first time."""
         return next((look for look in self.goal.looks if look >= self.repeats), self.repeats)
 
-    def runs(self, repeats: Iterable[int] | None = None) -> list[tuple[int, str]]:
-        """(repeat, arm) in the order they are run: interleaved, and rotated so that no arm always goes first.
+    def runs(self, repeats: Iterable[int] | None = None) -> list[Place]:
+        """Runs in the order they are made: arms interleaved, rotated so that no arm always goes first.
 
-        Of ``repeats`` (from 0), by default those of the first pairs.
+        Of ``repeats`` (from 0), by default those of the first pairs; each repeat is complete before the next begins.
         """
         names = list(self.arms)
         return [
-            (repeat, names[(place + repeat) % len(names)])
+            Place(repeat, names[(number + turn + repeat) % len(names)], load)
             for repeat in (range(self.first_pairs()) if repeats is None else repeats)
-            for place in range(len(names))
+            for turn, load in enumerate(self.loads)
+            for number in range(len(names))
         ]
 
-    def noise_seed(self, *, arm: str, repeat: int) -> int:
+    def noise_seed(self, place: Place) -> int:
         """Seed of a modelled run's noise: its own for every run, since between-run drift is independent of the arm."""
-        text = f"{self.workload.seed}|{arm}|{repeat}"
+        text = f"{self.workload.seed}|{place.arm}|{place.repeat}"
+        if place.load is not None:
+            text += f"|{place.load:g}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

@@ -1,13 +1,36 @@
 """A workload at another load: the same traffic, sent at another rate or by another number of users."""
 
-from typing import Any
+from typing import Annotated, Any, Self
 
+from pydantic import Field, model_validator
+
+from scheduler_core.spec.base import PositiveFloat, Spec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.workload import WorkloadSpec
 from scheduler_core.types.errors import InputError, Problem
 
+LEAST_LOADS = 3
+
 RATE, USERS = "requests/s", "users"
 _RATED = ("constant", "poisson", "gamma", "quantiles")
+
+
+class SweepSpec(Spec):
+    """Every arm at every load instead of at the workload's own: how much each carries, and which carries more."""
+
+    loads: Annotated[tuple[PositiveFloat, ...], Field(min_length=LEAST_LOADS, max_length=20)] = Field(
+        description="At least three different loads: requests/s, or users of a closed-loop workload. Choose the lowest "
+        "so that every arm carries it and the highest so that none does.",
+    )
+    attainment: float = Field(
+        0.95, gt=0, le=1, description="Share of offered requests that must meet the objectives of their tier."
+    )
+
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        if len(set(self.loads)) < len(self.loads):
+            raise ValueError("loads: each load once")
+        return self
 
 
 def load_unit(workload: WorkloadSpec) -> str:

@@ -136,23 +136,29 @@ class ArmCapacity(Spec):
 class SweepVerdict(Spec):
     """Arms over common loads. Without a candidate it is load sensitivity, and there is no decision."""
 
-    schema_version: Literal["headway-sweep/1"] = "headway-sweep/1"
+    schema_version: Literal["headway-sweep/2"] = "headway-sweep/2"
+    baseline: str
+    candidate: str | None
     unit: str
     loads: list[float]
     attainment: float
+    repeats: int
     arms: list[ArmCapacity]
     decision: Decision | None
     headline: str
+    obstacles: list[str]
     gates: list[Gate]
     conditions: list[str]
+    next_steps: list[NextStep]
     exit_code: int
 
 
 class Verdict(Spec):
-    """All comparisons of an experiment; the exit code is the best one of its candidates."""
+    """All comparisons of an experiment, or its load sweeps; the exit code is the best one of its candidates."""
 
     schema_version: Literal["headway-verdict/1"] = "headway-verdict/1"
     experiment: str
     comparisons: list[Comparison]
+    sweeps: list[SweepVerdict] = []
     identical_outputs: str
     exit_code: int

@@ -1,13 +1,14 @@
 """A verdict in a terminal, in the words that the page shows too."""
 
 from scheduler_core.verdict.gates import gate_words, label_words
-from scheduler_core.verdict.schema import Comparison, Gate, LoadPoint, SweepVerdict, Verdict
+from scheduler_core.verdict.schema import Comparison, Gate, LoadPoint, NextStep, SweepVerdict, Verdict
 from scheduler_core.verdict.wording import amount, percent, within
 
 
 def render(verdict: Verdict) -> str:
-    """The whole verdict: one block per comparison, then what the outputs say."""
+    """The whole verdict: one block per comparison or sweep, then what the outputs say."""
     blocks = [comparison_text(comparison) for comparison in verdict.comparisons]
+    blocks += [sweep_text(sweep) for sweep in verdict.sweeps]
     return "\n\n".join([*blocks, f"outputs  {verdict.identical_outputs}"]) + "\n"
 
 
@@ -27,9 +28,13 @@ def comparison_text(comparison: Comparison) -> str:
         lines.append(f"  {finding.rule:<5} {finding.symptom} ({finding.problem}): {finding.judgement}")
         lines.append(f"        {'; '.join([*finding.evidence, *finding.thresholds])}")
     lines += [f"  holds {condition}" for condition in comparison.conditions]
-    for step in comparison.next_steps:
-        lines.append(f"  next  {step.title}: {step.because}" + (f"  ({step.command})" if step.command else ""))
+    lines += [step_line(step) for step in comparison.next_steps]
     return "\n".join(lines)
+
+
+def step_line(step: NextStep) -> str:
+    """A next experiment as a line."""
+    return f"  next  {step.title}: {step.because}" + (f"  ({step.command})" if step.command else "")
 
 
 def sweep_text(sweep: SweepVerdict) -> str:
@@ -41,8 +46,10 @@ def sweep_text(sweep: SweepVerdict) -> str:
         lines += [f"    {_load_line(point, sweep.unit)}" for point in arm.curve]
     width = max((len(gate.metric) for gate in sweep.gates), default=0)
     lines += [f"  {gate_line(gate, width)}" for gate in sweep.gates]
+    lines += [f"  obstacle  {obstacle}" for obstacle in sweep.obstacles]
     lines += [f"  holds {condition}" for condition in sweep.conditions]
-    return "\n".join(lines) + "\n"
+    lines += [step_line(step) for step in sweep.next_steps]
+    return "\n".join(lines)
 
 
 def _load_line(point: LoadPoint, unit: str) -> str:

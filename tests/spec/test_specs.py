@@ -137,7 +137,7 @@ def test_tier_lines() -> None:
 
 def test_runs_are_interleaved_and_rotated() -> None:
     spec = parse(ExperimentSpec, EXPERIMENT | {"repeats": 3})
-    assert spec.runs() == [
+    assert [(place.repeat, place.arm) for place in spec.runs()] == [
         (0, "baseline"),
         (0, "budget-512"),
         (1, "budget-512"),
@@ -186,7 +186,10 @@ def problems(cls: type[Spec], data: object) -> list[str]:
     ("change", "message"),
     [
         ({"nme": 1}, "nme: unknown key; did you mean 'name'?"),
-        ({"zzz": 1}, "zzz: unknown key; known: name, workload, target, arms, baseline, repeats, goal, run_limit_s"),
+        (
+            {"zzz": 1},
+            "zzz: unknown key; known: name, workload, target, arms, baseline, repeats, goal, sweep, run_limit_s",
+        ),
         (
             {"arms": {"b": {"policy": "static", "batch": {"sise": 8}}}},
             "arms.b.batch.sise: unknown key; did you mean 's",

@@ -118,11 +118,11 @@ def test_a_clone_keeps_its_source_and_gets_a_name_of_its_own(browser: Client, wo
 
 
 def test_a_proposed_step_fills_the_form(browser: Client, world: World) -> None:
-    page = browser.get(f"/experiments/new/?from={world.experiment.pk}&next=0.0")
+    page = browser.get(f"/experiments/new/?from={world.experiment.pk}&next=c0.0")
     assert page.context["editor"].data["name"] == "budgets next"
 
 
-@pytest.mark.parametrize("reference", ["0.1", "0.9", "7.0", "x.y", "-1.0", "0", ""])
+@pytest.mark.parametrize("reference", ["c0.1", "c0.9", "c7.0", "cx.y", "c-1.0", "0.0", "s0.0", "c0", ""])
 def test_a_step_that_is_not_there_clones(reference: str, browser: Client, world: World) -> None:
     page = browser.get(f"/experiments/new/?from={world.experiment.pk}&next={reference}")
     assert page.context["editor"].data["name"] == "budgets 2"

@@ -6,7 +6,8 @@ import pytest
 
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.types.errors import InputError
-from scheduler_core.verdict.load_sweep import capacity, knee, sweep_verdict
+from scheduler_core.verdict.capacity import capacity, knee
+from scheduler_core.verdict.load_sweep import sweep_verdict
 from tests.verdict.arms import summary
 
 LOADS = (2.0, 4.0, 6.0, 8.0)
@@ -21,7 +22,9 @@ def points(carries: dict[str, float], repeats: int = 5, noise: float = 0.02) -> 
             limit = most * (1 + draw.gauss(0, noise))
             for load in LOADS:
                 share = min(1.0, max(0.0, 0.95 - 0.1 * (load - limit)))
-                figures = {"attainment_share": share, "goodput_rps": load * share, "ttft_p95_ms": 50 + 2**load}
+                good = load * share
+                figures = {"attainment_share": share, "goodput_rps": good, "goodput_per_device_rps": good,
+                           "ttft_p95_ms": 50 + 2**load}  # fmt: skip
                 found[load].append(summary(arm, repeat, figures))
     return found
 
@@ -51,7 +54,7 @@ def test_one_arm_is_load_sensitivity_not_a_gain() -> None:
 def test_paired_sweep_accepts_more_capacity() -> None:
     found = sweep_verdict(points({"baseline": 4, "candidate": 5.5}), baseline="baseline", candidate="candidate")
     assert (found.decision, found.exit_code) == ("accept", 0)
-    assert [gate.metric for gate in found.gates] == ["concurrency_capacity", "goodput_rps"]
+    assert [gate.metric for gate in found.gates] == ["concurrency_capacity", "goodput_per_device_rps"]
     assert found.gates[0].interval is not None and found.gates[0].interval.low > 0.05
 
 

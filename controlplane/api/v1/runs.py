@@ -47,12 +47,14 @@ class RunOut(serializers.ModelSerializer[Run]):
     experiment = serializers.SerializerMethodField()
     arm = serializers.SerializerMethodField()
     repeat = serializers.SerializerMethodField()
+    load = serializers.SerializerMethodField(help_text="Of a load sweep: requests/s, or users of a closed loop.")
 
     class Meta:
         model = Run
         fields = (
-            "id", "url", "title", "kind", "owner", "experiment", "arm", "repeat", "device_kind", "state", "reason",
-            "attempt", "done", "total", "eta_s", "created_at", "started_at", "finished_at", "cancel_requested_at",
+            "id", "url", "title", "kind", "owner", "experiment", "arm", "repeat", "load", "device_kind", "state",
+            "reason", "attempt", "done", "total", "eta_s", "created_at", "started_at", "finished_at",
+            "cancel_requested_at",
         )  # fmt: skip
 
     def get_experiment(self, run: Run) -> str | None:
@@ -66,6 +68,10 @@ class RunOut(serializers.ModelSerializer[Run]):
     def get_repeat(self, run: Run) -> int | None:
         place = getattr(run, "arm_run", None)
         return place.repeat if place else None
+
+    def get_load(self, run: Run) -> float | None:
+        place = getattr(run, "arm_run", None)
+        return place.load if place else None
 
 
 class AttemptOut(serializers.ModelSerializer[Attempt]):

@@ -26,7 +26,7 @@ from controlplane.ui.drawing import arrival_curve, dot_plot
 from controlplane.ui.editor import Editor, posted, refuse, without_empty
 from controlplane.ui.listing import Filter, equals, listing
 from controlplane.ui.setting import experiment_setting
-from controlplane.ui.verdicts import comparisons, next_step
+from controlplane.ui.verdicts import comparisons, next_step, sweeps
 from controlplane.workloads import selectors as workloads
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.yamltext import dump_yaml
@@ -48,7 +48,8 @@ def _decided(decision: str) -> Q:
     """Experiments in which some candidate got this decision."""
     found = Q()
     for place in range(MOST_CANDIDATES):
-        found |= Q(**{f"verdict__comparisons__{place}__decision": decision})
+        for kind in ("comparisons", "sweeps"):
+            found |= Q(**{f"verdict__{kind}__{place}__decision": decision})
     return found
 
 
@@ -169,13 +170,14 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
         "experiment": experiment,
         "arms": [{"arm": arm, "yaml": dump_yaml(without_empty(arm.policy))} for arm in arms],
         "matrix": _matrix(arms, runs),
+        "sweeps": sweeps(experiment.verdict),
         "repeats": sorted({run.arm_run.repeat for run in runs}),
         "looks": looks_in_words(experiment, 1 + max((run.arm_run.repeat for run in runs), default=0)),
         "message": experiment_message(request.user, experiment_id),
         "open": experiment.status in (Experiment.Status.QUEUED, Experiment.Status.RUNNING),
         "may_change": allowed,
         "comparisons": comparisons(experiment.verdict),
-        "plots": _plots(experiment, arms, runs),
+        "plots": _plots(experiment, runs),
         "charts": chart_data(),
         "yaml": dump_yaml(_brief(experiment.spec)),
         "failed": [run for run in runs if run.state in ("failed", "lost")],
@@ -186,37 +188,43 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
 
 
 def _matrix(arms: list[Any], runs: list[Run]) -> list[dict[str, Any]]:
-    """Arms by repeats."""
-    by_place = {(run.arm_run.arm_id, run.arm_run.repeat): run for run in runs}
-    repeats = sorted({repeat for _, repeat in by_place})
-    return [{"arm": arm, "runs": [by_place.get((arm.pk, repeat)) for repeat in repeats]} for arm in arms]
+    """Arms by repeats; in a load sweep each arm has a row for each load."""
+    by_place = {(run.arm_run.arm_id, run.arm_run.load, run.arm_run.repeat): run for run in runs}
+    repeats = sorted({repeat for *_, repeat in by_place})
+    loads = sorted({load for _, load, _ in by_place}, key=lambda load: load or 0.0)
+    return [
+        {"arm": arm, "load": load, "runs": [by_place.get((arm.pk, load, repeat)) for repeat in repeats]}
+        for arm in arms
+        for load in loads
+    ]
 
 
 def _overlay(arms: list[Any], runs: list[Run]) -> list[dict[str, Any]]:
     """What the overlay charts need: for each repeat the run of each arm, in the order of arms."""
     position = {arm.pk: index for index, arm in enumerate(arms)}
+    loads = sorted({run.arm_run.load or 0.0 for run in runs})
     rows = [
         {
             "run": run.pk,
             "repeat": run.arm_run.repeat,
-            "arm": run.arm_run.arm.name,
-            "place": position[run.arm_run.arm_id],
+            "arm": run.arm_run.label,
+            "place": position[run.arm_run.arm_id] * len(loads) + loads.index(run.arm_run.load or 0.0),
         }
         for run in runs
     ]
     return sorted(rows, key=lambda row: (row["repeat"], row["place"]))
 
 
-def _plots(experiment: Experiment, arms: list[Any], runs: list[Run]) -> list[Any]:
+def _plots(experiment: Experiment, runs: list[Run]) -> list[Any]:
     """Values of the gated metrics, repeat by repeat."""
     goal = experiment.spec.get("goal") or {}
     names = [goal.get("primary", "ttft_p95_ms"), *(goal.get("guard") or {})]
     plots = []
     for name in dict.fromkeys(names):
-        values: dict[str, list[float | None]] = {arm.name: [] for arm in arms}
-        for run in sorted(runs, key=lambda item: item.arm_run.repeat):
+        values: dict[str, list[float | None]] = {}
+        for run in sorted(runs, key=lambda run: (run.arm_run.arm.position, run.arm_run.load or 0, run.arm_run.repeat)):
             figure = ((run.summary or {}).get("metrics") or {}).get(name) or {}
-            values[run.arm_run.arm.name].append(figure.get("value"))
+            values.setdefault(run.arm_run.label, []).append(figure.get("value"))
         plot = dot_plot(name, values)
         if plot is not None:
             plots.append(plot)

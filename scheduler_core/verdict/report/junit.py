@@ -1,26 +1,27 @@
-"""JUnit XML: one suite per comparison, one case per gate, so that any CI shows a verdict."""
+"""JUnit XML: one suite per comparison or sweep, one case per gate, so that any CI shows a verdict."""
 
 from xml.etree import ElementTree as ET
 
-from scheduler_core.verdict.schema import Comparison, Decision, Gate, Verdict
+from scheduler_core.verdict.schema import Comparison, Decision, Gate, SweepVerdict, Verdict
 
 
 def junit(verdict: Verdict) -> str:
     """The verdict as JUnit XML; undecided and missing gates are skipped cases, an obstacle is an error."""
     root = ET.Element("testsuites", name=verdict.experiment)
-    for comparison in verdict.comparisons:
-        root.append(_suite(comparison))
+    judged: list[Comparison | SweepVerdict] = [*verdict.comparisons, *verdict.sweeps]
+    root.extend(_suite(item) for item in judged)
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _suite(comparison: Comparison) -> ET.Element:
-    cases = [_case(comparison, gate) for gate in comparison.gates]
-    cases.append(_decision(comparison))
+def _suite(item: Comparison | SweepVerdict) -> ET.Element:
+    name = item.candidate or item.baseline
+    cases = [_case(name, gate) for gate in item.gates]
+    cases.append(_decision(name, item))
     count = {tag: sum(case.find(tag) is not None for case in cases) for tag in ("failure", "error", "skipped")}
     suite = ET.Element(
         "testsuite",
-        name=f"{comparison.candidate} against {comparison.baseline}",
+        name=f"{item.candidate} against {item.baseline}" if item.candidate else f"load sensitivity of {item.baseline}",
         tests=str(len(cases)),
         failures=str(count["failure"]),
         errors=str(count["error"]),
@@ -30,8 +31,8 @@ def _suite(comparison: Comparison) -> ET.Element:
     return suite
 
 
-def _case(comparison: Comparison, gate: Gate) -> ET.Element:
-    case = ET.Element("testcase", classname=comparison.candidate, name=f"{gate.role} {gate.metric}")
+def _case(name: str, gate: Gate) -> ET.Element:
+    case = ET.Element("testcase", classname=name, name=f"{gate.role} {gate.metric}")
     if gate.state == "failed":
         ET.SubElement(case, "failure", message=gate.sentence)
     elif gate.state in ("undecided", "missing"):
@@ -41,12 +42,12 @@ def _case(comparison: Comparison, gate: Gate) -> ET.Element:
     return case
 
 
-def _decision(comparison: Comparison) -> ET.Element:
-    case = ET.Element("testcase", classname=comparison.candidate, name="decision")
-    if not comparison.comparable:
-        ET.SubElement(case, "error", message="; ".join(comparison.obstacles))
-    elif comparison.decision is Decision.ACCEPT:
-        ET.SubElement(case, "system-out").text = comparison.headline
+def _decision(name: str, item: Comparison | SweepVerdict) -> ET.Element:
+    case = ET.Element("testcase", classname=name, name="decision")
+    if item.obstacles:
+        ET.SubElement(case, "error", message="; ".join(item.obstacles))
+    elif item.decision is Decision.ACCEPT or item.candidate is None:
+        ET.SubElement(case, "system-out").text = item.headline
     else:
-        ET.SubElement(case, "failure", message=comparison.headline)
+        ET.SubElement(case, "failure", message=item.headline)
     return case

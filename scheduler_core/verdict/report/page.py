@@ -8,8 +8,9 @@ from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.evidence.schema import Figure, RunSummary
 from scheduler_core.verdict.gates import gate_words, label_words
 from scheduler_core.verdict.report.charts import bar_chart, interval_chart
+from scheduler_core.verdict.report.curves import sweep_charts
 from scheduler_core.verdict.report.questions import answers
-from scheduler_core.verdict.schema import Comparison, Verdict
+from scheduler_core.verdict.schema import Comparison, Gate, SweepVerdict, Verdict
 from scheduler_core.verdict.wording import amount, percent, within
 
 CHARTED = ("ttft_p95_ms", "tpot_p95_ms", "longest_gap_p95_ms", "goodput_rps")
@@ -18,6 +19,7 @@ CHARTED = ("ttft_p95_ms", "tpot_p95_ms", "longest_gap_p95_ms", "goodput_rps")
 def experiment_page(verdict: Verdict, runs: Sequence[RunSummary]) -> str:
     """The page of an experiment: verdicts first, then every run's headline figures."""
     body = [_comparison(comparison) for comparison in verdict.comparisons]
+    body += [_sweep(sweep) for sweep in verdict.sweeps]
     body.append(f"<p>Outputs: {html.escape(verdict.identical_outputs)}.</p>")
     body += [bar_chart(f"{name}, mean over runs", _means(runs, name), METRICS[name].unit) for name in CHARTED]
     body.append("<h2>Runs</h2>" + _table(("run", "arm", "repeat", *CHARTED, "audit"), [_run_row(run) for run in runs]))
@@ -50,17 +52,7 @@ def _comparison(comparison: Comparison) -> str:
     title = html.escape(f"{comparison.candidate} against {comparison.baseline}")
     parts = [f'<section><h2>{title} <span class="tag {word.replace(" ", "-")}">{word}</span></h2>']
     parts.append(f"<p>{html.escape(comparison.headline)}</p>")
-    parts.append(interval_chart(comparison.gates))
-    rows = [
-        (
-            gate.metric, amount(gate.baseline, gate.unit), amount(gate.candidate, gate.unit),
-            f"{percent(gate.change)} {within(gate.interval) if gate.interval else ''}", label_words(gate),
-            gate_words(gate), gate.state,
-        )
-        for gate in comparison.gates
-    ]  # fmt: skip
-    if rows:
-        parts.append(_table(("metric", "baseline", "candidate", "change", "label", "gate", "state"), rows))
+    parts.append(_gates(comparison.gates))
     parts.append(_list("Obstacles", comparison.obstacles))
     parts.append(_list("Why", comparison.why))
     parts.append(
@@ -71,6 +63,32 @@ def _comparison(comparison: Comparison) -> str:
     parts.append(_list("Conditions", comparison.conditions))
     parts.append(_list("Next", [f"{step.title}: {step.because}" for step in comparison.next_steps]))
     return "".join(parts) + "</section>"
+
+
+def _sweep(sweep: SweepVerdict) -> str:
+    word = sweep.decision.value if sweep.decision else "no decision"
+    title = f"{sweep.candidate} against {sweep.baseline}" if sweep.candidate else sweep.baseline
+    parts = [
+        f'<section><h2>Load sweep of {html.escape(title)} <span class="tag {word.replace(" ", "-")}">{word}</span></h2>'
+    ]
+    parts.append(f"<p>{html.escape(sweep.headline)}</p>{_gates(sweep.gates)}{sweep_charts(sweep)}")
+    parts.append(_list("Obstacles", sweep.obstacles) + _list("Capacity", [arm.sentence for arm in sweep.arms]))
+    parts.append(_list("Conditions", sweep.conditions))
+    parts.append(_list("Next", [f"{step.title}: {step.because}" for step in sweep.next_steps]))
+    return "".join(parts) + "</section>"
+
+
+def _gates(gates: Sequence[Gate]) -> str:
+    rows = [
+        (
+            gate.metric, amount(gate.baseline, gate.unit), amount(gate.candidate, gate.unit),
+            f"{percent(gate.change)} {within(gate.interval) if gate.interval else ''}", label_words(gate),
+            gate_words(gate), gate.state,
+        )
+        for gate in gates
+    ]  # fmt: skip
+    head = ("metric", "baseline", "candidate", "change", "label", "gate", "state")
+    return interval_chart(gates) + _table(head, rows) if rows else ""
 
 
 def _means(runs: Sequence[RunSummary], metric: str) -> dict[str, float]:
