@@ -1,20 +1,55 @@
 """What the ledger needs from an index of cached prompt beginnings."""
 
 from collections.abc import Hashable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from scheduler_core.types.errors import CallerError
+
+
+class Evicted(NamedTuple):
+    """A block whose content is given up, and what it held."""
+
+    key: Hashable
+    block: int
 
 
 class PrefixIndex(Protocol):
-    """Maps block identities to blocks that hold them. Owns no block: the ledger tells it what was overwritten."""
+    """Maps block identities to blocks that hold them, and keeps the *idle* ones, which nobody leases, until evicted.
+
+    ``idle`` is how many those are. The ledger says who leases what: a block falls idle by `keep` and is used again by
+    `take`.
+    """
+
+    @property
+    def idle(self) -> int: ...
 
     def match(self, keys: Sequence[Hashable]) -> list[int]:
-        """Blocks holding the longest indexed beginning of ``keys``."""
+        """Blocks holding the longest indexed beginning of ``keys``. Changes nothing."""
 
-    def publish(self, keys: Sequence[Hashable], blocks: Sequence[int]) -> None:
-        """Each of ``blocks`` holds its key from now on."""
+    def hit(self, blocks: Sequence[int]) -> None:
+        """``blocks``, found by `match`, are about to be leased for a request that begins with them."""
 
-    def forget(self, blocks: Sequence[int]) -> int:
-        """``blocks`` are about to be overwritten; returns how many of them were indexed."""
+    def take(self, blocks: Sequence[int]) -> None:
+        """Idle ``blocks`` are leased again; `CallerError` for one that is not idle."""
+
+    def keep(self, block: int) -> bool:
+        """Nobody leases ``block`` any more: whether its content is known, so that it stays here as idle."""
+
+    def publish(self, keys: Sequence[Hashable], table: Sequence[int], span: tuple[int, int]) -> list[int]:
+        """``table[start:stop]`` hold ``keys[start:stop]`` from now on, ``span`` being both; what is before is indexed.
+
+        Returns blocks that held the first of these keys before, for the caller to lease in place of its own (G-23);
+        empty where an index takes duplicates (V-23).
+        """
+
+    def evict(self, count: int) -> list[Evicted]:
+        """Give up at least ``count`` idle blocks, in order; there must be as many. May give up more (G-22)."""
+
+    def eviction_order(self) -> list[int]:
+        """Idle blocks, next to be evicted first, as things stand. O(idle)."""
+
+    def check(self, leases: Sequence[int]) -> None:
+        """The index's own structure, given the lease count of every block; `LawError` says what is wrong."""
 
     def __contains__(self, block: int) -> bool:
         """Whether ``block`` is indexed."""
@@ -23,14 +58,32 @@ class PrefixIndex(Protocol):
 class NoPrefixIndex:
     """Prefix caching off: nothing is ever found."""
 
+    idle = 0
+
     def match(self, keys: Sequence[Hashable]) -> list[int]:
         return []
 
-    def publish(self, keys: Sequence[Hashable], blocks: Sequence[int]) -> None:
+    def hit(self, blocks: Sequence[int]) -> None:
         return None
 
-    def forget(self, blocks: Sequence[int]) -> int:
-        return 0
+    def take(self, blocks: Sequence[int]) -> None:
+        if blocks:
+            raise CallerError(f"blocks {list(blocks)} are not idle: nothing is cached")
+
+    def keep(self, block: int) -> bool:
+        return False
+
+    def publish(self, keys: Sequence[Hashable], table: Sequence[int], span: tuple[int, int]) -> list[int]:
+        return []
+
+    def evict(self, count: int) -> list[Evicted]:
+        return []
+
+    def eviction_order(self) -> list[int]:
+        return []
+
+    def check(self, leases: Sequence[int]) -> None:
+        return None
 
     def __contains__(self, block: int) -> bool:
         return False

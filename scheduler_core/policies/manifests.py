@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from scheduler_core.spec.experiment import ExperimentSpec
-from scheduler_core.spec.policy import SECTIONS, PolicySpec
+from scheduler_core.spec.policy import LEAVES_ONLY, SECTIONS, PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.errors import InputError, Problem
 
@@ -38,7 +38,10 @@ class Manifest:
 _POOL = {
     "cache.blocks": "KV blocks of the pool. Absent: as many as the target has.",
     "cache.block_size": "Tokens per KV block.",
-    "cache.prefix": "Reuse of equal prompt beginnings: none, or hash (chained block identities).",
+    "cache.prefix": "Reuse of equal prompt beginnings: none, hash (chained block identities), or radix (a tree of "
+    "segments without duplicates, filled after each prefill step and at the end, evicted leaf by leaf).",
+    "cache.eviction": "Which cached blocks go first: lru, fifo, lfu, slru (never hit goes first), aged (lfu with "
+    "ageing), cost (uses x cost of computing again per size). fifo and cost need prefix radix.",
     "pools.layout": "One instance that does everything.",
 }
 _QUEUE = {
@@ -57,7 +60,7 @@ STATIC = Manifest(
         {
             "policy": "static",
             "order": {"by": "arrival"},
-            "cache": {"block_size": 16, "prefix": "none", "admit": "limit"},
+            "cache": {"block_size": 16, "prefix": "none", "eviction": "lru", "admit": "limit"},
             "batch": {"size": 8, "token_budget": 8192, "chunked_prefill": True, "max_wait_ms": 0, "queue_limit": 0},
             "pools": {"layout": "single"},
         }
@@ -82,7 +85,7 @@ VLLM_V1 = Manifest(
         {
             "policy": "vllm_v1",
             "order": {"by": "arrival"},
-            "cache": {"block_size": 16, "prefix": "hash", "watermark": 0, "admit": "known"},
+            "cache": {"block_size": 16, "prefix": "hash", "eviction": "lru", "watermark": 0, "admit": "known"},
             "batch": {
                 "size": 64,
                 "token_budget": 2048,
@@ -112,14 +115,14 @@ def _defaults(policy: str, *, cache: dict[str, Any], batch: dict[str, Any]) -> P
         {
             "policy": policy,
             "order": {"by": "arrival"},
-            "cache": {"block_size": 16, "prefix": "none", "admit": "known", **cache},
+            "cache": {"block_size": 16, "prefix": "none", "eviction": "lru", "admit": "known", **cache},
             "batch": {"size": 64, "token_budget": 2048, "chunked_prefill": True, "queue_limit": 0, **batch},
             "pools": {"layout": "single"},
         }
     )
 
 
-_UNCACHED = {name: text for name, text in _POOL.items() if name != "cache.prefix"}
+_UNCACHED = {name: text for name, text in _POOL.items() if name not in ("cache.prefix", "cache.eviction")}
 
 SARATHI = Manifest(
     name="sarathi",
@@ -153,8 +156,8 @@ RESERVE_MAX = Manifest(
     version="20fcd7f",
     title="Full reservation as mini-sglang",
     summary="Admits a request only with room for its whole output limit, so nobody is ever preempted.",
-    citation="mini-sglang 20fcd7f, with a hash index in place of its radix tree.",
-    defaults=_defaults("reserve_max", cache={"prefix": "hash", "admit": "limit"}, batch={}),
+    citation="mini-sglang 20fcd7f.",
+    defaults=_defaults("reserve_max", cache={"prefix": "radix", "admit": "limit"}, batch={}),
     settable={**_POOL, **_QUEUE},
     builder="scheduler_core.policies.presets:reserve_max",
 )
@@ -165,9 +168,8 @@ SGLANG = Manifest(
     title="Prefill-first batching as SGLang",
     summary="Prefills whenever it can, admits by an estimate of what running requests will still use, retracts the "
     "least advanced when that was too little.",
-    citation="SGLang 0.5.23, first come first served, with a page-wise hash index in place of its radix tree; rules "
-    "G-01, G-08, G-09, G-12, G-16 to G-19, G-25.",
-    defaults=_defaults("sglang", cache={"prefix": "hash"}, batch={"token_budget": 8192}),
+    citation="SGLang 0.5.23; rules G-01, G-08, G-09, G-12, G-16 to G-25.",
+    defaults=_defaults("sglang", cache={"prefix": "radix"}, batch={"token_budget": 8192}),
     settable={**_POOL, **_QUEUE},
     builder="scheduler_core.policies.presets:sglang",
 )
@@ -230,6 +232,15 @@ def resolve(spec: PolicySpec) -> PolicySpec:
             if f"{section}.{key}" not in manifest.settable and value != default[key]:
                 problems.append(_not_taken(manifest, section, key, default[key]))
         merged[section] = {**default, **given}
+    cache = merged["cache"]
+    if cache.get("eviction") in LEAVES_ONLY and cache.get("prefix") == "hash":
+        problems.append(
+            Problem(
+                "cache.eviction",
+                f"{cache['eviction']} may drop a beginning before what follows it, which block hashes then find no "
+                "more; use it with prefix radix, or one of lru, lfu, slru, aged",
+            )
+        )
     if problems:
         raise InputError(problems)
     return PolicySpec.model_validate(merged)

@@ -29,6 +29,7 @@ from scheduler_core.policies.parts import (
     WorstCase,
     WorstPriority,
 )
+from scheduler_core.policies.pool import with_pool
 from scheduler_core.policies.ratio import NewTokenRatio, PromptAndClippedLimit
 from scheduler_core.policies.vtc import VirtualTokenCounter
 from scheduler_core.sched.decisions import Place, Publish, Retain
@@ -60,7 +61,6 @@ def static(spec: PolicySpec, limits: Limits) -> PolicySet:
         victim=Nobody(),
         requeue=Place.FRONT,
         retain=Retain.BATCH,
-        prefix_cache=spec.cache.prefix == "hash",
         admits_without_budget=True,
     )
 
@@ -80,7 +80,6 @@ def vllm_v1(spec: PolicySpec, limits: Limits) -> PolicySet:
         victim=WorstPriority() if by_priority else LastAdmitted(),
         requeue=Place.FRONT if spec.order.by == "arrival" else Place.BY_KEY,
         slots=UrgentTakesSlot() if spec.order.by == "urgency" else None,
-        prefix_cache=spec.cache.prefix == "hash",
     )
 
 
@@ -114,12 +113,11 @@ def nano(spec: PolicySpec, limits: Limits) -> PolicySet:
         victim=LastAdmitted(),
         requeue=Place.FRONT,
         publish=Publish.AT_CONFIRM,
-        prefix_cache=spec.cache.prefix == "hash",
     )
 
 
 def reserve_max(spec: PolicySpec, limits: Limits) -> PolicySet:
-    """Room for prompt and whole limit is kept, nobody is ever preempted: mini-sglang at 20fcd7f, on a hash index."""
+    """Room for prompt and whole limit is kept, nobody is ever preempted: mini-sglang at 20fcd7f."""
     return PolicySet(
         name="reserve_max",
         limits=limits,
@@ -131,12 +129,11 @@ def reserve_max(spec: PolicySpec, limits: Limits) -> PolicySet:
         victim=Nobody(),
         requeue=Place.FRONT,
         publish=Publish.AT_CONFIRM,
-        prefix_cache=spec.cache.prefix == "hash",
     )
 
 
 def sglang(spec: PolicySpec, limits: Limits) -> PolicySet:
-    """Prefill-first batches with estimated memory, after SGLang 0.5.23 (G-01, G-08, G-09, G-12, G-16 to G-19, G-25)."""
+    """Prefill-first batches with estimated memory, after SGLang 0.5.23 (G-01, G-08, G-09, G-12, G-16 to G-25)."""
     ratio = NewTokenRatio(page=limits.block_size)
     return PolicySet(
         name="sglang",
@@ -149,7 +146,6 @@ def sglang(spec: PolicySpec, limits: Limits) -> PolicySet:
         victim=LeastEmitted(),
         requeue=Place.BACK,
         publish=Publish.AT_CONFIRM,
-        prefix_cache=spec.cache.prefix == "hash",
         watch=ratio,
     )
 
@@ -164,7 +160,7 @@ def build_policy(spec: PolicySpec, capacity: Capacity) -> PolicySet:
     full = resolve(spec)
     module, _, function = manifest_of(full.policy).builder.partition(":")
     builder = cast(Callable[[PolicySpec, Limits], PolicySet], getattr(import_module(module), function))
-    return builder(full, _limits(full, capacity))
+    return with_pool(builder(full, _limits(full, capacity)), full)
 
 
 def build_instance(spec: PolicySpec, capacity: Capacity) -> Instance:

@@ -11,11 +11,13 @@ from scheduler_core.sched.plan import Completed, Ended, FusedStep, Planned
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.types.errors import ExecutorError
-from scheduler_core.types.plan import Grant, StepResult
+from scheduler_core.types.plan import Grant, Phase, StepResult
 from scheduler_core.types.reasons import Outcome
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
 _AT_CONFIRM = Publish.AT_CONFIRM
+_AT_CHUNK = Publish.AT_CHUNK
+_DECODE = Phase.DECODE
 _QUEUED = State.QUEUED
 _FINISH = Event.FINISH
 _BATCH = Retain.BATCH
@@ -38,7 +40,7 @@ def commit(state: InstanceState, policy: PolicySet, result: StepResult) -> Compl
     if result.failure is not None:
         return Completed((), _fail(state, policy, planned, result.failure))
     emitted: list[tuple[int, int]] = []
-    ended: list[Ended] = []
+    over: list[tuple[LiveRequest, str]] = []
     for number, (grant, answer) in enumerate(zip(planned.plan.grants, result.grants, strict=True)):
         request = state.requests.get(grant.request)
         if request is None:
@@ -46,7 +48,9 @@ def commit(state: InstanceState, policy: PolicySet, result: StepResult) -> Compl
         if _confirm(state, policy, request, grant):
             emitted.append((number, request.id))
             if answer.last or request.known >= request.stop_at:
-                ended.append(_finish(state, policy, request, STOPPED if answer.last else AT_LIMIT))
+                over.append((request, STOPPED if answer.last else AT_LIMIT))
+    # What the step filled is published before anything is given up, whatever the order of its grants.
+    ended = [_finish(state, policy, request, reason) for request, reason in over]
     release_batch(state)
     return Completed(tuple(emitted), tuple(ended))
 
@@ -66,6 +70,7 @@ def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends:
         state.fused_step = None
         state.memory.lift(step.id)
     late = policy.prefix_cache and policy.publish is _AT_CONFIRM
+    by_chunk = policy.prefix_cache and policy.publish is _AT_CHUNK
     if step.decoders:
         if late:
             state.memory.publish_cohort(cohort)
@@ -77,7 +82,7 @@ def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends:
         if request is None:
             continue  # aborted while the step ran
         request.confirm(grant.start + grant.length, sampled=grant.samples)
-        if late:
+        if late or (by_chunk and grant.phase is not _DECODE):
             state.memory.publish(request, request.confirmed)
         if not grant.samples:
             continue
@@ -99,6 +104,8 @@ def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends:
     if state.held:
         release_batch(state)
     state.released.clear()
+    if by_chunk:
+        state.memory.take_rebinds()  # nobody keeps block tables here
     return joined, ended
 
 
@@ -126,6 +133,8 @@ def end(
     else:
         state.leave_running(request, granted=granted and request.joined != APART)
         state.released.append(request.id)
+        if event is _FINISH and policy.publish is _AT_CHUNK:
+            state.memory.publish(request, request.confirmed, fence=state.fence())
     del state.requests[request.id]
     if event is _FINISH and policy.retain is _BATCH and not waits:  # one that waits holds neither slot nor blocks
         state.held.append(request)
@@ -163,8 +172,8 @@ def _confirm(state: InstanceState, policy: PolicySet, request: LiveRequest, gran
     """Move the cursors; true when a token was emitted."""
     if request.epoch == grant.epoch:
         request.confirm(grant.start + grant.length, sampled=grant.samples)
-        if policy.publish is _AT_CONFIRM:
-            state.memory.publish(request, request.confirmed)
+        if policy.publish is _AT_CONFIRM or (policy.publish is _AT_CHUNK and grant.phase is not _DECODE):
+            state.memory.publish(request, request.confirmed, fence=state.fence())
     elif grant.samples:
         request.deliver_late()  # preempted while in flight: the token still counts (V-18)
     if grant.samples and policy.account is not None:

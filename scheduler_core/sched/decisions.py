@@ -53,7 +53,8 @@ class Publish(Enum):
     """When filled blocks become visible to prefix lookups."""
 
     AT_GRANT = "while planning, so that the same step can already hit them (V-22)"
-    AT_CONFIRM = "when the step that fills them has come back (G-25)"
+    AT_CONFIRM = "when the step that fills them has come back"
+    AT_CHUNK = "when a prefill step has come back; those of emitted tokens when the request ends (G-25)"
 
 
 class Retain(Enum):

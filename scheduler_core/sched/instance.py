@@ -1,5 +1,6 @@
 """One serving instance: the facade through which everybody drives the core."""
 
+from scheduler_core.kv.rules import CacheRules
 from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
@@ -36,7 +37,7 @@ class Instance:
         memory = BlockMemory(
             blocks=limits.kv_blocks,
             block_size=limits.block_size,
-            caching=policy.prefix_cache,
+            rules=policy.cache if policy.prefix_cache else CacheRules(index="none"),
             first_block=first_block,
         )
         self._state = InstanceState(
@@ -87,7 +88,11 @@ class Instance:
         if not builder.grants:
             check_liveness(state, self.next_wakeup(now_ns))
             return None
-        plan = StepPlan(state.next_step, tuple(builder.grants.values()), tuple(state.released))
+        live = state.requests
+        rebinds = tuple(
+            [r for r in state.memory.take_rebinds() if r.request in live and live[r.request].epoch == r.epoch]
+        )
+        plan = StepPlan(state.next_step, tuple(builder.grants.values()), tuple(state.released), rebinds=rebinds)
         state.next_step += 1
         state.released.clear()
         planned = Planned(plan, now_ns, builder.stalled(), self.occupancy(), self.policy.limits.token_budget)

@@ -7,9 +7,12 @@ from scheduler_core.kv.digest import ChainKeys
 from scheduler_core.kv.ledger import Ledger
 from scheduler_core.kv.prefix import NoPrefixIndex, PrefixIndex
 from scheduler_core.kv.prefix_hash import HashIndex
+from scheduler_core.kv.prefix_radix import RadixIndex
+from scheduler_core.kv.rules import CacheRules
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.types.errors import LawError
+from scheduler_core.types.plan import Rebind
 
 
 class Memory(Protocol):
@@ -51,8 +54,12 @@ class Memory(Protocol):
     def grow_cohort(self, cohort: Cohort, count: int, *, publish: bool) -> None:
         """Lease the ``count`` free blocks that the members' next step needs, and index what it fills if ``publish``."""
 
-    def publish(self, request: LiveRequest, tokens: int) -> None:
-        """Index the blocks filled by the first ``tokens`` positions (V-20, V-22)."""
+    def publish(self, request: LiveRequest, tokens: int, *, fence: int | None = None) -> None:
+        """Index the blocks filled by the first ``tokens`` positions (V-20, V-22).
+
+        Where the index has some already and takes no duplicates, the request's table names those from now on; its own
+        copies are free once ``fence`` is lifted (G-23).
+        """
 
     def publish_cohort(self, cohort: Cohort) -> None:
         """Index what the members' step, just come back, has filled."""
@@ -62,6 +69,9 @@ class Memory(Protocol):
 
     def lift(self, fence: int) -> None:
         """Nothing touches the blocks behind ``fence`` any more."""
+
+    def take_rebinds(self) -> list[Rebind]:
+        """Changes of tables by `publish` since the last call, for the executor."""
 
     def free_order(self) -> list[int]:
         """Free blocks, next to be allocated first; empty where blocks have no identity."""
@@ -102,15 +112,16 @@ class BlockMemory:
           in cache  this request  not indexed yet
     """
 
-    __slots__ = ("_index", "_keys", "_ledger", "block_size", "caching", "pledged")
+    __slots__ = ("_index", "_keys", "_ledger", "_rebinds", "block_size", "caching", "pledged")
 
-    def __init__(self, *, blocks: int, block_size: int, caching: bool, first_block: int = 0) -> None:
+    def __init__(self, *, blocks: int, block_size: int, rules: CacheRules, first_block: int = 0) -> None:
         self.block_size = block_size
-        self.caching = caching
+        self.caching = rules.index != "none"
         self.pledged = 0
-        self._index: PrefixIndex = HashIndex(first_block + blocks) if caching else NoPrefixIndex()
+        self._index = _index(rules, blocks=first_block + blocks, block_size=block_size)
         self._ledger = Ledger(blocks, self._index, first=first_block)
         self._keys = ChainKeys(block_size)
+        self._rebinds: list[Rebind] = []
 
     @property
     def total(self) -> int:
@@ -167,15 +178,16 @@ class BlockMemory:
         if publish:
             self.publish_cohort(cohort)
 
-    def publish(self, request: LiveRequest, tokens: int) -> None:
+    def publish(self, request: LiveRequest, tokens: int, *, fence: int | None = None) -> None:
         if not self.caching:
             return
-        full = tokens // self.block_size
-        if full > request.published:
+        full, start = tokens // self.block_size, request.published
+        if full > start:
             keys = self._keys.extend(request, full)
-            new = slice(request.published, full)
-            self._ledger.publish(keys[new], request.table[new])
+            present = self._ledger.publish(keys, request.table, (start, full), fence=fence)
             request.published = full
+            if present:
+                self._rebinds.append(Rebind(request.id, request.epoch, start, tuple(present)))
 
     def publish_cohort(self, cohort: Cohort) -> None:
         if self.caching:
@@ -192,6 +204,10 @@ class BlockMemory:
     def lift(self, fence: int) -> None:
         self._ledger.lift(fence)
 
+    def take_rebinds(self) -> list[Rebind]:
+        rebinds, self._rebinds = self._rebinds, []
+        return rebinds
+
     def free_order(self) -> list[int]:
         return self._ledger.free_order()
 
@@ -199,6 +215,12 @@ class BlockMemory:
         self._ledger.check(tables)
         if [len(table) for table in tables] != list(counts):
             raise LawError(f"requests count {list(counts)} blocks, their tables are {list(tables)}")
+
+
+def _index(rules: CacheRules, *, blocks: int, block_size: int) -> PrefixIndex:
+    if rules.index == "radix":
+        return RadixIndex(blocks, eviction=rules.eviction, block_size=block_size)
+    return HashIndex(blocks, eviction=rules.eviction) if rules.index == "hash" else NoPrefixIndex()
 
 
 class CountedMemory:
@@ -243,7 +265,7 @@ class CountedMemory:
         if cohort.pledged:
             self.pledged -= count
 
-    def publish(self, request: LiveRequest, tokens: int) -> None:
+    def publish(self, request: LiveRequest, tokens: int, *, fence: int | None = None) -> None:
         return None
 
     def publish_cohort(self, cohort: Cohort) -> None:
@@ -258,6 +280,9 @@ class CountedMemory:
 
     def lift(self, fence: int) -> None:
         return None
+
+    def take_rebinds(self) -> list[Rebind]:
+        return []
 
     def free_order(self) -> list[int]:
         return []

@@ -5,9 +5,10 @@ arrival sequence last; O(log n) per request and step; each part names the rule i
 """
 
 from collections.abc import Collection, Iterable, Reversible
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from scheduler_core.kv.rules import CacheRules
 from scheduler_core.sched.decisions import Deferral, Passes, Place, Publish, Retain
 from scheduler_core.sched.view import RequestView, View
 from scheduler_core.types.reasons import Preempt
@@ -144,6 +145,7 @@ class PolicySet:
     publish: Publish = Publish.AT_GRANT
     retain: Retain = Retain.REQUEST
     prefix_cache: bool = False
+    cache: CacheRules = field(default_factory=CacheRules)
     slots: Slots | None = None
     account: Account | None = None
     watch: Watch | None = None

@@ -27,8 +27,16 @@ class CacheSection(Spec):
 
     blocks: PositiveInt | None = Field(None, description="KV blocks of the pool; absent: as many as the target has.")
     block_size: PositiveInt | None = Field(None, le=1024, description="Tokens per KV block.")
-    prefix: Literal["none", "hash"] | None = Field(
-        None, description="Reuse of equal prompt beginnings: none, or by chained block hashes."
+    prefix: Literal["none", "hash", "radix"] | None = Field(
+        None,
+        description="Reuse of equal prompt beginnings: none; by chained block hashes; or by a radix tree of segments, "
+        "which keeps no duplicates and is evicted leaf by leaf.",
+    )
+    eviction: Literal["lru", "fifo", "lfu", "slru", "aged", "cost"] | None = Field(
+        None,
+        description="Which cached blocks go first: least recently used; first made; least frequently used; never hit "
+        "before ever hit (segmented); least frequent with ageing; or least uses x cost of computing again per size, "
+        "aged. fifo and cost need the radix tree.",
     )
     watermark: Share | None = Field(
         None, description="Share of the pool kept free when a waiting request is admitted beside running ones."
@@ -72,5 +80,8 @@ class PolicySpec(Spec):
     batch: BatchSection = BatchSection()
     pools: PoolsSection = PoolsSection()
 
+
+LEAVES_ONLY = ("fifo", "cost")
+"""Orders of eviction that may rank a beginning before what follows it, so that only the radix tree can use them."""
 
 SECTIONS = ("order", "cache", "batch", "pools")

@@ -77,12 +77,19 @@ def fused(spec: Any, requests: Any, capacity: Any, **ends: Any) -> Any:
     return expanded, {row.request: tuple(row) for row in rows}, report
 
 
+CACHED = st.one_of(
+    st.tuples(st.just("none"), st.just("lru")),
+    st.tuples(st.just("hash"), st.sampled_from(["lru", "lfu", "slru", "aged"])),
+    st.tuples(st.just("radix"), st.sampled_from(["lru", "fifo", "lfu", "slru", "aged", "cost"])),
+)
+
 SPECS = st.one_of(
     st.builds(
-        lambda order, prefix, admit, chunked, cap, size, budget, watermark: policy_spec(
+        lambda order, cached, admit, chunked, cap, size, budget, watermark: policy_spec(
             "vllm_v1",
             order__by=order,
-            cache__prefix=prefix,
+            cache__prefix=cached[0],
+            cache__eviction=cached[1],
             cache__admit=admit,
             cache__block_size=4,
             cache__watermark=watermark,
@@ -92,7 +99,7 @@ SPECS = st.one_of(
             batch__token_budget=budget,
         ),
         st.sampled_from(["arrival", "priority", "urgency", "shortest"]),
-        st.sampled_from(["none", "hash"]),
+        CACHED,
         st.sampled_from(["known", "limit"]),
         st.booleans(),
         st.sampled_from([0, 3]),

@@ -43,7 +43,7 @@ class LedgerMachine(RuleBasedStateMachine):
         blocks = [block for block in self.live.get(table, ()) if block not in self.keys]
         if blocks:
             block = data.draw(st.sampled_from(blocks))
-            self.ledger.publish([key], [block])
+            self.ledger.publish([key], [block], (0, 1))
             self.keys[block] = key
 
     @rule(target=tables, keys=st.lists(st.integers(0, 3), max_size=3, unique=True))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.kv.eviction import ReleaseOrder
 from scheduler_core.kv.ledger import Ledger
 from scheduler_core.policies.parts import LastAdmitted, LongPrefillCap, WholeBatches, WorstPriority
 from scheduler_core.policies.presets import Capacity
@@ -61,7 +62,7 @@ MUTATIONS = {
         "-(-tokens // self.block_size)",
     ),
     "blocks are freed head first": (Ledger, "release", "in reversed(table)", "in table"),
-    "cached blocks are reused first": (Ledger, "_settle", "push_back", "push_front"),
+    "the latest released cached block is reused first": (ReleaseOrder, "pop", "last=False", "last=True"),
     "the first admitted gives way": (LastAdmitted, "pick", "iter(reversed(running))", "iter(running)"),
     "the best priority gives way": (WorstPriority, "pick", "max(", "min("),
     "an old epoch is not recognised": (Progress, "restart", "self.epoch += 1", "self.epoch += 0"),

@@ -1,4 +1,4 @@
-"""The small pieces: lifecycle table, cursors, free list, waiting queue, cost, noise, manifests, import shape."""
+"""The small pieces: lifecycle table, cursors, waiting queue, cost, noise, manifests, import shape."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from scheduler_core.kv.digest import ChainKeys
-from scheduler_core.kv.freelist import FreeList
 from scheduler_core.policies.manifests import check_against, manifests, resolve
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.request.lifecycle import TRANSITIONS, Event, State, next_state
@@ -65,30 +64,6 @@ def test_cursors_refuse_what_is_not_owed() -> None:
     with pytest.raises(CallerError):
         progress.adopt(3)
     assert (progress.known, progress.promised, progress.granted, progress.debt) == (10, 1, 10, 1)
-
-
-@given(st.lists(st.tuples(st.sampled_from("fbrp"), st.integers(0, 5)), max_size=40))
-def test_free_list_against_a_list(operations: Any) -> None:
-    free, model = FreeList(6), list(range(6))
-    for name, block in operations:
-        if name == "p" and model:
-            assert free.take(1) == [model.pop(0)]
-        elif name == "r" and block in model:
-            free.remove([block])
-            model.remove(block)
-        elif name == "f" and block not in model:
-            free.push_front(block)
-            model.insert(0, block)
-        elif name == "b" and block not in model:
-            free.push_back(block)
-            model.append(block)
-        assert list(free) == model
-
-
-def test_free_list_refuses_double_free() -> None:
-    free = FreeList(2)
-    with pytest.raises(CallerError, match="block 0 is free already"):
-        free.push_back(0)
 
 
 def test_waiting_queue_restores_what_was_taken_to_its_place() -> None:
