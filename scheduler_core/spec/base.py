@@ -29,8 +29,9 @@ class Spec(BaseModel):
         return self.model_dump(mode="json")
 
     def digest(self) -> str:
-        """Hex digest of the canonical form."""
-        text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        """Hex digest of the canonical form without what is absent, so that a new optional setting changes no digest."""
+        data = self.model_dump(mode="json", exclude_none=True)
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
