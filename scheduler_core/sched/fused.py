@@ -28,7 +28,7 @@ class FusedInstance(Instance):
         state, limits = self._state, policy.limits
         state.keeps_records = False
         self._publishes_late = policy.prefix_cache and policy.publish is Publish.AT_CONFIRM
-        self._publishes_early = policy.prefix_cache and not self._publishes_late
+        self._publishes_early = policy.prefix_cache and policy.publish is Publish.AT_GRANT
         if not policy.prefix_cache:
             state.memory = CountedMemory(blocks=limits.kv_blocks, block_size=limits.block_size)
 
