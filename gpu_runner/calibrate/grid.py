@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
-_BATCHES = (1, 64, 8, 24, 4, 96, 2, 48, 16, 128)
+_BATCHES = (1, 64, 8, 24, 4, 2, 48, 16, 96, 32, 3, 6, 12, 128)
 _CONTEXTS = (256, 32, 1024, 512, 128, 2048, 3072)
-_PROMPTS = (128, 512, 32, 1024, 256, 8, 2048, 64)
+_PROMPTS = (128, 512, 32, 1024, 256, 8, 64, 2048, 192, 16, 96, 384, 768, 1536)
 _CHUNKS = ((256, 256), (768, 128), (1536, 512), (384, 64))
-_MIXES = ((8, 256, 128), (32, 256, 256), (16, 512, 512), (48, 128, 64), (4, 1024, 1024))
+_MIXES = ((8, 256, 128), (32, 256, 256), (2, 128, 192), (16, 512, 512), (48, 128, 64), (4, 256, 64), (4, 1024, 1024))
 _DECODE_STEPS = 4
+WARMING_STEPS = 3
+"""Steps before the measured ones: in service a decode follows others like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,13 @@ class Point:
 
     def blocks(self, block_size: int) -> int:
         """KV blocks that its requests hold."""
-        per_decode = -(-(self.context + self.steps + 1) // block_size)
+        per_decode = -(-(self.context + self.steps + WARMING_STEPS) // block_size)
         return self.batch * per_decode + -(-(self.history + self.chunk) // block_size)
 
     @property
     def longest(self) -> int:
         """Positions of its longest request."""
-        return max(self.context + self.steps + 1, self.history + self.chunk)
+        return max(self.context + self.steps + WARMING_STEPS, self.history + self.chunk)
 
 
 def points(*, kv_blocks: int, block_size: int, model_length: int) -> list[Point]:

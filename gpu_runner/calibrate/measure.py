@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from gpu_runner.calibrate.grid import Point
+from gpu_runner.calibrate.grid import WARMING_STEPS, Point
 from gpu_runner.engine.executor import TorchExecutor
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
@@ -37,15 +37,16 @@ class Bench:
         self._plans = count()
 
     def measure(self, point: Point, *, number: int, round_: int) -> list[Measured]:
-        """Time each step of ``point`` after one warming step; `ExecutorError` when the engine fails a step."""
+        """Time each step of ``point`` after some that warm the caches; `ExecutorError` when the engine fails a step."""
         free = iter(range(self._executor.settings.kv_blocks))
-        decoding = [self._resident(point.context, point.steps + 1, free) for _ in range(point.batch)]
+        decoding = [self._resident(point.context, point.steps + WARMING_STEPS, free) for _ in range(point.batch)]
         measured: list[Measured] = []
         opened = [grant.request for grant in decoding]
-        if decoding:
-            self._step(StepPlan(next(self._plans), tuple(decoding)))
+        for step in range(WARMING_STEPS if decoding else 0):
+            warming = [self._next(grant, step) if step else grant for grant in decoding]
+            self._step(StepPlan(next(self._plans), tuple(warming)))
         for step in range(point.steps):
-            grants = [self._next(grant, step) for grant in decoding]
+            grants = [self._next(grant, WARMING_STEPS + step) for grant in decoding]
             if point.chunk:
                 grants.append(self._chunk(point, free))
                 opened.append(grants[-1].request)
@@ -54,6 +55,19 @@ class Bench:
         for request in opened:
             self._executor.close(request)
         return measured
+
+    def after_idle(self, point: Point, idle_ns: Ns) -> Ns:
+        """Duration of one step of ``point`` when nothing ran for ``idle_ns`` before it."""
+        free = iter(range(self._executor.settings.kv_blocks))
+        grants = [self._resident(point.context, 1, free) for _ in range(point.batch)]
+        if point.chunk:
+            grants.append(self._chunk(point, free))
+        if idle_ns:
+            self._executor.wait(self._executor.now_ns() + idle_ns)
+        duration = self._step(StepPlan(next(self._plans), tuple(grants)))
+        for grant in grants:
+            self._executor.close(grant.request)
+        return duration
 
     def _open(self, prompt: int, output: int) -> int:
         request = next(self._requests)
@@ -66,7 +80,7 @@ class Bench:
         return Grant(request, 0, context - 1, 1, blocks, True, Phase.DECODE, context - 1)
 
     def _next(self, first: Grant, step: int) -> Grant:
-        return Grant(first.request, 0, first.start + 1 + step, 1, (), True, Phase.DECODE)
+        return Grant(first.request, 0, first.start + step, 1, (), True, Phase.DECODE)
 
     def _chunk(self, point: Point, free: Iterator[int]) -> Grant:
         request = self._open(point.history + point.chunk, 1)

@@ -7,15 +7,21 @@ from collections.abc import Callable
 
 from gpu_runner.calibrate.fit import fit
 from gpu_runner.calibrate.grid import Point, points
-from gpu_runner.calibrate.host import HostCost, measure_host
+from gpu_runner.calibrate.loop import Loop, capacity_rps, play, traffic
 from gpu_runner.calibrate.measure import Bench, Measured
+from gpu_runner.calibrate.wake import WAKE_ROUND_S, measure_wake, wake_points
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.settings import EngineSettings, LoadReport
-from scheduler_core.spec.target import Affine, Profile
+from scheduler_core.spec.target import Profile
 from scheduler_core.types.errors import HeadwayError, InputError, Problem
+from scheduler_core.types.time import Ns
 
 _LOG = logging.getLogger(__name__)
-_FIRST_ROUND_SHARE = 0.3
+_FIRST_ROUND_SHARE = 0.2  # of the time, as the next two: what is spent when a part ends
+_GRID_SHARE = 0.5
+_WAKE_SHARE = 0.6
+_LOADS = (0.4, 0.8)  # of capacity: with idle time between, and with a queue
+_LEAST_LOOP_S = 0.3
 _LEAST_POINTS = 8
 _LEAST_ROUNDS = 3
 
@@ -38,87 +44,117 @@ def calibrate(
 ) -> Profile:
     """Measure ``settings`` for about ``seconds`` (loading included) and fit a profile.
 
-    A step's predicted time spans from the end of the step before it to its own: the engine's work, which is measured
-    on a grid of hand-made steps, and the host's planning and evidence, measured in the real loop.
+    A step's predicted time spans from the end of the step before it to its own: the device's work, measured on a grid
+    of hand-made steps and in the real loop, and the host's planning and evidence, measured in the real loop.
 
     Raises:
         InputError: the settings cannot be met, or the pool is too small to measure anything.
         Stopped: ``stop`` became true.
     """
-    ends = time.monotonic() + seconds
+    began = time.monotonic()
     executor = TorchExecutor(settings)
     report = executor.load()
     executor.start()
-    grid = points(kv_blocks=settings.kv_blocks, block_size=settings.block_size, model_length=executor.info.model_length)
+    sizes = {"kv_blocks": settings.kv_blocks, "block_size": settings.block_size}
+    grid = points(**sizes, model_length=executor.info.model_length)
     if len(grid) < _LEAST_POINTS:
         message = f"{settings.kv_blocks} blocks of {settings.block_size} hold too few steps to measure; give more"
         raise InputError([Problem("target.kv_blocks", message)])
-    steps = _measure(Bench(executor), grid, ends, progress, stop)
-    host = measure_host(executor)
+    probe = _Probe(executor, progress, stop, began, seconds)
+    probe.measure_grid(grid)
+    probe.measure_wake(wake_points(**sizes, model_length=executor.info.model_length))
+    probe.measure_loop(_profile(name, executor, report, probe))
     progress(1.0)
-    return _profile(name, executor, report, steps, host)
+    return _profile(name, executor, report, probe)
 
 
-def _measure(bench: Bench, grid: list[Point], ends: float, progress: OnProgress, stop: Stop) -> list[Measured]:
-    """A first round over as much of the grid as its share of the time allows, then shuffled repeats of the same."""
-    began = time.monotonic()
-    span = max(ends - began, 0.001)
-    steps: list[Measured] = []
-    chosen: list[int] = []
-    for number, point in enumerate(grid):
-        if len(chosen) >= _LEAST_POINTS and time.monotonic() - began > _FIRST_ROUND_SHARE * span:
-            break
-        _check(stop)
-        chosen.append(number)
-        steps += bench.measure(point, number=number, round_=0)
-        progress(min(0.99, (time.monotonic() - began) / span))
-    order = random.Random(0)
-    round_ = 1
-    while round_ < _LEAST_ROUNDS or time.monotonic() < ends:
-        order.shuffle(chosen)
-        for number in chosen:
-            _check(stop)
-            if round_ >= _LEAST_ROUNDS and time.monotonic() >= ends:
+class _Probe:
+    """Measures within its time: the grid, then waking, then the real loop at two loads."""
+
+    def __init__(self, executor: TorchExecutor, progress: OnProgress, stop: Stop, began: float, seconds: float) -> None:
+        self.steps: list[Measured] = []
+        self.wake: list[tuple[Ns, Ns]] = []
+        self.loop = Loop()
+        self._executor = executor
+        self._bench = Bench(executor)
+        self._progress = progress
+        self._stop = stop
+        self._began = began
+        self._seconds = max(seconds, 0.001)
+
+    @property
+    def share(self) -> float:
+        """The share of its time that is spent."""
+        return (time.monotonic() - self._began) / self._seconds
+
+    def measure_grid(self, grid: list[Point]) -> None:
+        """A first round over as much of the grid as its share of the time allows, then shuffled repeats of the same."""
+        chosen: list[int] = []
+        for number, point in enumerate(grid):
+            if len(chosen) >= _LEAST_POINTS and self.share > _FIRST_ROUND_SHARE:
                 break
-            steps += bench.measure(grid[number], number=number, round_=round_)
-            progress(min(0.99, (time.monotonic() - began) / span))
-        round_ += 1
-    _LOG.info("measured %d steps of %d points in %d rounds", len(steps), len(chosen), round_)
-    return steps
+            chosen.append(number)
+            self._measure(point, number, 0)
+        order = random.Random(0)
+        round_ = 1
+        while round_ < _LEAST_ROUNDS or self.share < _GRID_SHARE:
+            order.shuffle(chosen)
+            for number in chosen:
+                if round_ >= _LEAST_ROUNDS and self.share >= _GRID_SHARE:
+                    break
+                self._measure(grid[number], number, round_)
+            round_ += 1
+        _LOG.info("measured %d steps of %d points in %d rounds", len(self.steps), len(chosen), round_)
+
+    def measure_wake(self, chosen: tuple[Point, ...]) -> None:
+        """As often as its share of the time allows, once at least."""
+        left = max(0.0, _WAKE_SHARE - self.share) * self._seconds
+        self.wake = measure_wake(self._bench, chosen, max(1, round(left / WAKE_ROUND_S)), self.check)
+
+    def measure_loop(self, profile: Profile) -> None:
+        """Play traffic at both loads for what is left; ``profile`` is what is known so far, and sizes them."""
+        length = min(profile.model_length, profile.kv_blocks * self._executor.settings.block_size)
+        best = capacity_rps(profile, block_size=self._executor.settings.block_size, longest=length)
+        for number, load in enumerate(_LOADS):
+            self.check()
+            seconds = max(_LEAST_LOOP_S, (1 - self.share) * self._seconds / (len(_LOADS) - number))
+            loop = Loop()
+            rate = load * best
+            play(self._executor, traffic(seconds=seconds, rate_rps=rate, longest=length, seed=number), loop, self._stop)
+            self.check()
+            self.loop.add(loop)
+
+    def check(self) -> None:
+        """Tell how far it is; `Stopped` when asked to stop."""
+        if self._stop():
+            raise Stopped("calibration was stopped")
+        self._progress(min(0.99, self.share))
+
+    def _measure(self, point: Point, number: int, round_: int) -> None:
+        self.check()
+        self.steps += self._bench.measure(point, number=number, round_=round_)
 
 
-def _check(stop: Stop) -> None:
-    if stop():
-        raise Stopped("calibration was stopped")
-
-
-def _profile(name: str, executor: TorchExecutor, report: LoadReport, steps: list[Measured], host: HostCost) -> Profile:
+def _profile(name: str, executor: TorchExecutor, report: LoadReport, probe: _Probe) -> Profile:
     settings = executor.settings
+    last = max(step.point for step in probe.steps)
+    rounds = max(step.round for step in probe.steps)
+    steps = [*probe.steps, *probe.loop.steps(first_point=last + 1, round_=rounds)]
     fitted = fit(steps)
-    cost = fitted.cost
     return Profile(
         name=name,
         model=settings.model,
         device=str(report.fingerprint["device"]),
         dtype=settings.dtype,
-        cost=Affine(
-            base_ns=cost.base_ns + host.base_ns,
-            prefill_token_ns=cost.prefill_token_ns,
-            decode_request_ns=cost.decode_request_ns + host.request_ns,
-            context_token_ns=cost.context_token_ns,
-            prefill_pair_ns=cost.prefill_pair_ns,
-        ),
+        cost=fitted.cost,
+        host=probe.loop.host().model_copy(update={"wake_knots": tuple(probe.wake)}),
         residual_share=fitted.residual_share,
         drift_share=fitted.drift_share,
         held_out_error_share=fitted.held_out_error_share,
+        held_out_bias_share=fitted.held_out_bias_share,
         domain=fitted.domain,
         steps_measured=len(steps),
-        measured_on={
-            **report.fingerprint,
-            "block_size": settings.block_size,
-            "host_base_us": round(host.base_ns / 1000, 1),
-            "host_request_us": round(host.request_ns / 1000, 2),
-        },
+        measured_on={**report.fingerprint, "block_size": settings.block_size},
         kv_blocks=settings.kv_blocks,
         model_length=executor.info.model_length,
     )

@@ -117,8 +117,9 @@ class Profile(Spec):
     """A calibrated device-and-model pair: what a modelled target runs on.
 
     ``residual_share`` is the standard deviation of measured / fitted - 1 per step, ``drift_share`` that of whole
-    repeats; ``held_out_error_share`` the mean absolute relative error on steps left out of the fit. ``domain`` holds
-    the largest measured value of each input; beyond it a prediction is extrapolated.
+    repeats; ``held_out_error_share`` the mean absolute relative error on steps left out of the fit, and
+    ``held_out_bias_share`` the root mean square, over kinds of steps left out, of their mean error: what repeats do not
+    average away. ``domain`` holds the largest measured value of each input; beyond it a prediction is extrapolated.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Profile(Spec):
     residual_share: float = Field(ge=0)
     drift_share: float = Field(ge=0)
     held_out_error_share: float = Field(ge=0)
+    held_out_bias_share: float = Field(0.0, ge=0)
     domain: dict[str, float]
     steps_measured: int = Field(ge=0)
     measured_on: dict[str, str | int | float] = Field(description="Fingerprint of the machine.")

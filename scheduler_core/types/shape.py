@@ -7,6 +7,7 @@ count alike: here.
 from typing import NamedTuple
 
 from scheduler_core.types.plan import Grant, Phase, StepPlan
+from scheduler_core.types.records import Step
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
 _DECODE = Phase.DECODE
@@ -35,6 +36,20 @@ def joins(grant: Grant) -> bool:
 def causal_pairs(start: int, length: int) -> int:
     """(query, key) pairs when positions ``start .. start + length - 1`` each see all positions up to themselves."""
     return length * start + length * (length + 1) // 2
+
+
+def shape_of_step(step: Step) -> StepShape:
+    """The shape of a recorded step, as `shape_of` gives it for its plan."""
+    prefill = decode = context = pairs = joined = 0
+    for _request, _epoch, start, length, phase, _sampled, hit_tokens in step.grants:
+        joined += start == hit_tokens
+        if phase == _DECODE:
+            decode += 1
+            context += start + length
+        else:
+            prefill += length
+            pairs += causal_pairs(start, length)
+    return StepShape(prefill, decode, context, pairs, joined)
 
 
 def shape_of(plan: StepPlan) -> StepShape:

@@ -1,5 +1,6 @@
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,28 @@ def steps(*, noise: float = 0.0, drift: tuple[float, ...] = (0.0, 0.0, 0.0), out
 
 def test_exact_steps_give_the_exact_cost_back() -> None:
     fitted = fit(steps())
-    for name, value in TRUE.canonical().items():
-        assert getattr(fitted.cost, name) == pytest.approx(value, rel=1e-3)
+    assert fitted.cost.batch_knots == ()
+    for name in ("base_ns", "prefill_token_ns", "decode_request_ns", "context_token_ns", "prefill_pair_ns"):
+        assert getattr(fitted.cost, name) == pytest.approx(getattr(TRUE, name), rel=1e-3)
     assert fitted.residual_share < 1e-3
     assert fitted.drift_share < 1e-3
     assert fitted.held_out_error_share < 1e-3
+
+
+def test_a_bend_in_the_cost_of_tokens_is_found() -> None:
+    """Up to 64 tokens products cost nothing more, from there 200,000 ns a token: a plain sum cannot follow that."""
+    bent = [
+        replace(
+            step,
+            duration_ns=step.duration_ns
+            + 200_000 * max(0, step.shape.prefill_tokens + step.shape.decode_requests - 64),
+        )
+        for step in steps()
+    ]
+    fitted = fit(bent)
+    knots = dict(fitted.cost.batch_knots)
+    assert fitted.held_out_error_share < 0.01
+    assert knots[64] - knots[1] < 0.05 * (knots[128] - knots[64])
 
 
 def test_noise_and_drift_come_back_at_their_size() -> None:
@@ -70,7 +88,10 @@ def test_interrupted_steps_do_not_bend_the_fit() -> None:
 
 def test_no_coefficient_is_negative() -> None:
     for measured in (steps(noise=0.4), steps(noise=0.4)[:40]):
-        assert min(fit(measured).cost.canonical().values()) >= 0
+        cost = fit(measured).cost.canonical()
+        levels = [level for _tokens, level in cost.pop("batch_knots")]
+        assert min(cost.values()) >= 0
+        assert levels == sorted(levels)
 
 
 def test_the_domain_is_the_largest_that_was_measured() -> None:
@@ -100,17 +121,17 @@ def test_a_beginning_of_the_grid_already_spans_it() -> None:
 
 
 def test_a_measured_step_has_the_shape_of_its_point() -> None:
-    """Three requests at context 20: the steps read 3 x 21 then 3 x 22 positions; the chunk of 6 behind 10 positions
-    has 6 x 10 + 6 x 7 / 2 = 81 pairs.
+    """Three requests at context 20, warmed by 3 steps: the steps read 3 x 23 then 3 x 24 positions; the chunk of 6 behind 10 positions
+    has 6 x 10 + 6 x 7 / 2 = 81 pairs, and its request joins.
     """
     executor = TorchExecutor(settings_for("tiny"))
     executor.load()
     executor.start()
     bench = Bench(executor)
     plain = bench.measure(Point(batch=3, context=20, steps=2), number=4, round_=1)
-    assert [measured.shape for measured in plain] == [StepShape(0, 3, 63, 0), StepShape(0, 3, 66, 0)]
+    assert [measured.shape for measured in plain] == [StepShape(0, 3, 69, 0), StepShape(0, 3, 72, 0)]
     (mixed,) = bench.measure(Point(batch=3, context=20, chunk=6, history=10), number=5, round_=1)
-    assert mixed.shape == StepShape(6, 3, 63, 81)
+    assert mixed.shape == StepShape(6, 3, 69, 81, 1)
     assert all(measured.duration_ns > 0 for measured in plain)
 
 
