@@ -121,8 +121,8 @@ def test_a_beginning_of_the_grid_already_spans_it() -> None:
 
 
 def test_a_measured_step_has_the_shape_of_its_point() -> None:
-    """Three requests at context 20, warmed by 3 steps: the steps read 3 x 23 then 3 x 24 positions; the chunk of 6 behind 10 positions
-    has 6 x 10 + 6 x 7 / 2 = 81 pairs, and its request joins.
+    """Three requests at context 20, warmed by 3 steps: the steps read 3 x 23 then 3 x 24 positions; the
+    chunk of 6 behind 10 positions has 6 x 10 + 6 x 7 / 2 = 81 pairs, and its request joins.
     """
     executor = TorchExecutor(settings_for("tiny"))
     executor.load()
