@@ -52,6 +52,7 @@ class Played:
     policies: dict[str, PolicySpec]
     plans: dict[float | None, ArrivalPlan]
     profile: Profile | None
+    group_profiles: dict[str, Profile]
     notes: list[str]
     points: dict[float | None, list[RunSummary]] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
@@ -113,9 +114,9 @@ def play(spec: ExperimentSpec, *, base: Path, on_step: Callable[[Step], None], e
         PlayError: no run succeeded.
     """
     plans = {load: read_plan(spec.workload_at(load), base) for load in spec.loads}
-    profile, notes = _profile(spec)
+    profile, groups, notes = _profiles(spec)
     said = [*(note for plan in plans.values() for note in plan.notes), *without_objectives(spec), *notes]
-    played = Played(spec, resolve_arms(spec, profile), plans, profile, list(dict.fromkeys(said)))
+    played = Played(spec, resolve_arms(spec, profile), plans, profile, groups, list(dict.fromkeys(said)))
     with ExitStack() as stack:
         folder = evidence or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-play-")))
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,11 +164,21 @@ def _repeats(
         raise PlayError(f"no run succeeded; the first: {played.failures[0]['reason']}")
 
 
-def _profile(spec: ExperimentSpec) -> tuple[Profile | None, list[str]]:
-    if spec.target.modelled is None:
-        return None, []
-    profile, origin = profiles.choose(spec.target.modelled.profile)
-    return profile, [f"profile {profile.name} ({origin}): {profile.model} on {profile.device}"]
+def _profiles(spec: ExperimentSpec) -> tuple[Profile | None, dict[str, Profile], list[str]]:
+    """What a modelled target runs on, by group where a group has its own; and a note on each."""
+    modelled = spec.target.modelled
+    if modelled is None:
+        return None, {}, []
+    notes = []
+
+    def choose(name: str, where: str) -> Profile:
+        profile, origin = profiles.choose(name, where)
+        notes.append(f"profile {profile.name} ({origin}): {profile.model} on {profile.device}")
+        return profile
+
+    profile = choose(modelled.profile, "target.modelled.profile")
+    groups = {} if modelled.topology is None else modelled.topology.profiles(choose)
+    return profile, groups, notes
 
 
 def _run(played: Played, where: Step, folder: Path, on_step: Callable[[Step], None]) -> None:
@@ -199,6 +210,7 @@ def _job(played: Played, where: Step, folder: Path) -> RunJob:
         policy=played.policies[place.arm],
         target=spec.target,
         profile=played.profile,
+        group_profiles=played.group_profiles,
         tiers=spec.workload.tiers,
         warmup_share=spec.workload.warmup_share,
         workdir=str(folder / f"run-{where.number:03d}"),

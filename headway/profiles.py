@@ -36,12 +36,12 @@ def kept() -> list[Profile]:
     return found
 
 
-def choose(name: str) -> tuple[Profile, str]:
+def choose(name: str, where: str = "target.modelled.profile") -> tuple[Profile, str]:
     """The profile called ``name`` (``auto``: the newest calibrated here, else the bundled one) and where it is from.
 
     Raises:
         InputError: there is none of that name; the message lists those there are.
     """
-    profile = choose_profile(name, kept(), where="target.modelled.profile")
+    profile = choose_profile(name, kept(), where=where)
     bundled = profile in reference_profiles()
     return profile, "bundled reference" if bundled else "calibrated on this machine"

@@ -24,6 +24,7 @@ class Draft:
     spec: ExperimentSpec
     policies: dict[str, PolicySpec]
     profile: Profile | None
+    group_profiles: dict[str, Profile]
     device_kind: str
     workload_version: WorkloadVersion | None
     policy_versions: dict[str, PolicyVersion]
@@ -36,6 +37,7 @@ class Draft:
             "policy": self.policies[place.arm].canonical(),
             "target": self.spec.target.canonical(),
             "profile": None if self.profile is None else self.profile.canonical(),
+            "group_profiles": {group: profile.canonical() for group, profile in self.group_profiles.items()},
             "tiers": {name: tier.canonical() for name, tier in self.spec.workload.tiers.items()},
             "warmup_share": self.spec.workload.warmup_share,
             "noise_seed": self.spec.noise_seed(place),
@@ -66,11 +68,17 @@ def read_draft(data: object, *, user: User) -> Draft:
     spec = parse(ExperimentSpec, filled)
     modelled = spec.target.modelled
     profile = None if modelled is None else resolve_profile(name=modelled.profile, where="target.modelled.profile")
+    topology = None if modelled is None else modelled.topology
     return Draft(
         spec=spec,
         policies=resolve_arms(spec, profile),
         profile=profile,
+        group_profiles={} if topology is None else topology.profiles(_profile_at),
         device_kind=device_kind_of(spec.target),
         workload_version=workloads.get(used.get("workload", "")),
         policy_versions={name: policies[used[f"arms.{name}"]] for name in spec.arms if f"arms.{name}" in used},
     )
+
+
+def _profile_at(name: str, where: str) -> Profile:
+    return resolve_profile(name=name, where=where)

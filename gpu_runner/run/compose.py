@@ -3,17 +3,17 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from gpu_runner.process import Deadline, Emit
+from gpu_runner.run.driving import Surroundings, prepare
 from gpu_runner.run.progress import Progress
 from gpu_runner.run.target import Target, open_target
-from scheduler_core.drive.driver import Driver
 from scheduler_core.evidence.finalise import finalise
 from scheduler_core.evidence.live import LiveSampler, Tee
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter, read_records
 from scheduler_core.policies.manifests import resolve
-from scheduler_core.policies.presets import build_instance
 from scheduler_core.spec.job import (
     ArtifactMessage,
     ResultMessage,
@@ -88,28 +88,28 @@ class _Run:
             interval_ns=self._sample_interval_ns(plan), total=len(plan.requests), on_sample=self._sampled
         )
         sink = Tee(writer, sampler)
-        instance = build_instance(policy, target.capacity)
-        sink.write(self._started(plan, policy, target))
-        sink.write(target.loaded)
-        driver = Driver(
-            instance=instance,
+        around = Surroundings(
             requests=plan.requests,
-            executor=target.executor,
             sink=sink,
             stop=self.deadline,
-            prefix_block_size=plan.block_size,
             on_progress=Progress(self.emit),
+            prefix_block_size=plan.block_size,
             patience={name: limits for name, tier in self.job.tiers.items() if (limits := tier.patience())},
         )
+        prepared = prepare(policy, target, around)
+        sink.write(self._started(plan, policy, target, prepared.instances))
+        sink.write(target.loaded)
         self.emit(StateMessage(state="running"))
         target.start()
         try:
-            driver.run()
+            prepared.loop.run()
         finally:
             sampler.flush()
             writer.close()
 
-    def _started(self, plan: ArrivalPlan, policy: PolicySpec, target: Target) -> RunStarted:
+    def _started(
+        self, plan: ArrivalPlan, policy: PolicySpec, target: Target, instances: list[dict[str, Any]]
+    ) -> RunStarted:
         assert policy.cache.block_size is not None  # resolved policies are complete
         return RunStarted(
             run=self.job.run,
@@ -121,10 +121,11 @@ class _Run:
             level=target.level,
             source=target.source,
             offered=len(plan.requests),
-            kv_blocks=target.capacity.kv_blocks,
+            kv_blocks=sum(one["kv_blocks"] for one in instances) or target.capacity.kv_blocks,
             block_size=policy.cache.block_size,
             token_budget=policy.batch.token_budget or 0,
             fingerprint=target.fingerprint,
+            instances=instances,
         )
 
     def _finalise(self) -> RunSummary:

@@ -1,22 +1,35 @@
 """From a job's target spec to an executor that is ready to serve."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scheduler_core.cluster.build import Site
 from scheduler_core.drive.ports import Executor
 from scheduler_core.policies.presets import Capacity
-from scheduler_core.sim.executor import SimulatedExecutor
+from scheduler_core.sim.cost import StepCost
+from scheduler_core.sim.executor import SimulatedExecutor, TrueOutputs
 from scheduler_core.spec.job import RunJob
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import ModelledTarget, TorchTarget
+from scheduler_core.spec.topology import Topology
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.records import Loaded
+from scheduler_core.types.shape import causal_pairs
+from scheduler_core.types.time import Ns
+
+
+@dataclass(frozen=True)
+class ModelledCluster:
+    """Several modelled instances: what they are, and an executor for each, by index."""
+
+    site: Site
+    executors: Sequence[Executor]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A loaded target.
+    """A loaded target; with a ``cluster`` there, ``executor`` is that of its first instance.
 
     ``start`` sets the run clock to zero; ``loaded`` is the record of what happened before. ``level`` and ``source``
     are those of every figure measured on it.
@@ -29,6 +42,7 @@ class Target:
     loaded: Loaded
     start: Callable[[], None]
     fingerprint: dict[str, Any] = field(default_factory=dict)
+    cluster: ModelledCluster | None = None
 
 
 def open_target(job: RunJob, policy: PolicySpec, *, prefix_block_size: int) -> Target:
@@ -91,14 +105,38 @@ def _open_modelled(job: RunJob, spec: ModelledTarget, policy: PolicySpec) -> Tar
     if profile is None:
         message = "the job carries no calibrated profile; whoever makes the job resolves its name"
         raise InputError([Problem("target.modelled.profile", message)])
+    cluster = None if spec.topology is None else _open_cluster(job, spec, spec.topology, policy)
     blocks = _pool_blocks(policy, spec.kv_blocks)
     executor = SimulatedExecutor(profile=profile, noise_seed=job.noise_seed if spec.noise else None)
     return Target(
-        executor=executor,
+        executor=executor if cluster is None else cluster.executors[0],
         capacity=Capacity(kv_blocks=blocks, model_length=profile.model_length),
         level="simulation",
         source="modelled",
         loaded=Loaded(start_ns=0, end_ns=0),
         start=lambda: None,
         fingerprint={"profile": profile.name, "profile_digest": profile.digest(), **profile.measured_on},
+        cluster=cluster,
     )
+
+
+def _open_cluster(job: RunJob, spec: ModelledTarget, topology: Topology, policy: PolicySpec) -> ModelledCluster:
+    """Instances of each group on the group's profile; their noise is independent, what they know of answers shared."""
+    assert job.profile is not None  # checked by the caller
+    outputs = TrueOutputs()
+    executors: list[Executor] = []
+    costs: list[StepCost] = []
+    capacities: dict[str, Capacity] = {}
+    for name, group in topology.groups.items():
+        profile = job.group_profiles.get(name, job.profile)
+        blocks = _pool_blocks(policy, group.kv_blocks or spec.kv_blocks)
+        capacities[name] = Capacity(kv_blocks=blocks, model_length=profile.model_length)
+        for _ in range(group.count):
+            seed = job.noise_seed + len(executors) if spec.noise else None
+            executors.append(SimulatedExecutor(profile=profile, noise_seed=seed, outputs=outputs))
+            costs.append(StepCost(profile))
+
+    def prefill_ns(index: int, tokens: int) -> Ns:
+        return costs[index].duration_ns(tokens, 0, 0, causal_pairs(0, tokens), 0)
+
+    return ModelledCluster(Site(topology, capacities, prefill_ns), executors)

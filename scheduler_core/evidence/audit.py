@@ -3,7 +3,7 @@
 It shares no arithmetic with the tables, so a fault in either shows. A run that fails it cannot enter a verdict.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from scheduler_core.types.records import (
     Loaded,
     Preempted,
     Record,
+    Routed,
     RunFinished,
     RunStarted,
     Step,
@@ -62,6 +63,17 @@ class _Request:
     first_hit: int | None = None
     preempted: int = 0
     token_lost: bool = False
+    instance: int = 0
+
+
+@dataclass(slots=True)
+class _Instance:
+    """What must hold of the steps of one instance."""
+
+    resident: set[int] = field(default_factory=set)
+    ended_in_step: set[int] = field(default_factory=set)
+    last_step: int | None = None
+    last_available: Ns = 0
 
 
 @dataclass
@@ -72,13 +84,11 @@ class Audit:
     violations: list[Violation] = field(default_factory=list)
     found: int = 0
     _open: dict[int, _Request] = field(default_factory=dict)
-    _resident: set[int] = field(default_factory=set)
-    _ended_in_step: set[int] = field(default_factory=set)
+    _instances: defaultdict[int, _Instance] = field(default_factory=lambda: defaultdict(_Instance))
     _ended: Counter[str] = field(default_factory=Counter)
     _ids_ended: set[int] = field(default_factory=set)
     _started: RunStarted | None = None
     _finished: RunFinished | None = None
-    _last_step: int | None = None
     _last_available: Ns = 0
 
     def take(self, record: Record) -> None:
@@ -87,6 +97,8 @@ class Audit:
             self._step(record)
         elif isinstance(record, Arrived):
             self._arrived(record)
+        elif isinstance(record, Routed):
+            self._routed(record)
         elif isinstance(record, Admitted):
             self._admitted(record)
         elif isinstance(record, Preempted):
@@ -144,6 +156,17 @@ class Audit:
                     record.seen_ns, record.at_ns)  # fmt: skip
         self._open[record.request] = _Request(record.at_ns, record.prompt_tokens, record.output_limit)
 
+    def _routed(self, record: Routed) -> None:
+        request = self._open.get(record.request)
+        where = f"routed request {record.request}"
+        self._check("offered = outcomes", request is not None, where, "routed before it arrived or after it ended")
+        known = self._started is None or 0 <= record.instance < len(self._started.instances)
+        self._check("resident once", known, where, "went to instance {}, which the run does not have", record.instance)
+        if request is not None:
+            self._check("resident once", not request.resident, where, "routed while resident in instance {}",
+                        request.instance)  # fmt: skip
+            request.instance = record.instance
+
     def _admitted(self, record: Admitted) -> None:
         request = self._open.get(record.request)
         where = f"admitted request {record.request}"
@@ -158,7 +181,7 @@ class Audit:
         request.resident, request.epoch, request.next_start = True, record.epoch, record.hit_tokens
         if request.first_hit is None:
             request.first_hit = record.hit_tokens
-        self._resident.add(record.request)
+        self._instances[request.instance].resident.add(record.request)
 
     def _preempted(self, record: Preempted) -> None:
         request = self._open.get(record.request)
@@ -167,15 +190,16 @@ class Audit:
         if request is not None:
             request.resident, request.next_start = False, None
             request.preempted += 1
-        self._resident.discard(record.request)
+            self._instances[request.instance].resident.discard(record.request)
 
     def _step(self, step: Step) -> None:
-        where = f"step {step.id}"
+        where = f"step {step.id} of instance {step.instance}" if step.instance else f"step {step.id}"
         self._step_times(step, where)
         blocks = step.kv_used + step.kv_cached + step.kv_free
         if self._started is not None:
-            self._check("blocks conserved", blocks == self._started.kv_blocks, where, "{} + {} + {} is not {}",
-                        step.kv_used, step.kv_cached, step.kv_free, self._started.kv_blocks)  # fmt: skip
+            pool = _pool(self._started, step.instance)
+            self._check("blocks conserved", blocks == pool, where, "{} + {} + {} is not {}", step.kv_used,
+                        step.kv_cached, step.kv_free, pool)  # fmt: skip
         tokens = sum(grant[3] for grant in step.grants)
         if step.budget:
             self._check("budget", tokens <= step.budget, where, "{} tokens over {}", tokens, step.budget)
@@ -201,24 +225,26 @@ class Audit:
     def _residents(self, step: Step, where: str) -> None:
         seen = Counter([grant[0] for grant in step.grants])
         seen.update([row[0] for row in step.stalled])
-        for request in self._ended_in_step & seen.keys():
+        instance = self._instances[step.instance]
+        for request in instance.ended_in_step & seen.keys():
             del seen[request]  # it was cancelled while the step ran: planned with it, ended before its result
-        self._ended_in_step.clear()
-        once = len(seen) == len(step.grants) + len(step.stalled) and seen.keys() == self._resident
+        instance.ended_in_step.clear()
+        once = len(seen) == len(step.grants) + len(step.stalled) and seen.keys() == instance.resident
         if once:
             self.checks["resident once"] += 1
         else:
-            self._not_once(seen, where)
+            self._not_once(seen, instance.resident, where)
 
-    def _not_once(self, seen: Counter[int], where: str) -> None:
-        for request in sorted(self._resident | seen.keys()):
-            count, resident = seen[request], request in self._resident
+    def _not_once(self, seen: Counter[int], residents: set[int], where: str) -> None:
+        for request in sorted(residents | seen.keys()):
+            count, resident = seen[request], request in residents
             self._check("resident once", count == int(resident), f"{where} request {request}",
                         "{}resident, granted or stalled {} times", "" if resident else "not ", count)  # fmt: skip
 
     def _step_times(self, step: Step, where: str) -> None:
-        follows = self._last_step is None or step.id > self._last_step
-        self._check("R25 ordering", follows, where, "follows step {}", self._last_step)
+        instance = self._instances[step.instance]
+        follows = instance.last_step is None or step.id > instance.last_step
+        self._check("R25 ordering", follows, where, "follows step {}", instance.last_step)
         self._check("R25 ordering", step.available_ns >= self._last_available, where, "available at {} ns, the step "
                     "before at {} ns", step.available_ns, self._last_available)  # fmt: skip
         self._check("no negative duration", step.available_ns >= step.planned_ns, where, "took {} ns",
@@ -227,12 +253,13 @@ class Audit:
             self._check("no negative duration", end >= start, where, "lane {} took {} ns", kind, end - start)
             gap = kind == IntervalClass.HOST_GAP  # lies between the step before and this one's planning
             inside = (
-                self._last_available <= start and end <= step.planned_ns
+                instance.last_available <= start and end <= step.planned_ns
                 if gap
                 else step.planned_ns <= start and end <= step.available_ns
             )
             self._check("R25 ordering", inside, where, "lane {} [{}, {}) is outside the step", kind, start, end)
-        self._last_step, self._last_available = step.id, step.available_ns
+        instance.last_step, instance.last_available = step.id, step.available_ns
+        self._last_available = step.available_ns
 
     def _grant(self, at: tuple[str, int], state: _Request, start: int, length: int, sampled: int) -> None:
         if length <= 0 or start != state.next_start:
@@ -262,11 +289,12 @@ class Audit:
         where = f"finished request {record.request}"
         state = self._open.pop(record.request, None)
         self._check("offered = outcomes", state is not None, where, "ended twice or without arriving")
-        if record.request in self._resident:
-            self._resident.discard(record.request)
-            self._ended_in_step.add(record.request)
         if state is None:
             return
+        instance = self._instances[state.instance]
+        if record.request in instance.resident:
+            instance.resident.discard(record.request)
+            instance.ended_in_step.add(record.request)
         self._ended[record.outcome] += 1
         self._ids_ended.add(record.request)
         self._check("R25 ordering", record.at_ns >= (state.last_ns or state.arrived_ns), where,
@@ -319,6 +347,12 @@ class Audit:
             if int(lost[row]) > bound:
                 self._check("R4 additivity", False, f"request {rows['request'][row]}", "{} ns of {} ns unattributed, "
                             "bound {} ns", int(lost[row]), int(e2e[row]), bound)  # fmt: skip
+
+
+def _pool(started: RunStarted, instance: int) -> int:
+    """KV blocks of an instance."""
+    known = instance < len(started.instances)
+    return int(started.instances[instance]["kv_blocks"]) if known else started.kv_blocks
 
 
 def _at(place: tuple[str, int]) -> str:

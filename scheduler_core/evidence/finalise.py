@@ -169,6 +169,7 @@ def _summary(
         metrics=figures,
         tiers=tier_summaries(requests, tables.tiers),
         classes=class_summaries(requests),
+        pools=tables.use.pools(),
         cold_requests=int(requests.cold.sum()),
         audit=audit,
     )

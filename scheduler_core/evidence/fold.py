@@ -1,15 +1,17 @@
 """Folds a run's records into columns: one pass, open requests as objects, everything else as arrays."""
 
 import hashlib
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scheduler_core.evidence.columns import MISSING, Codes, IntColumns, Ints
+from scheduler_core.evidence.instances import Idleness
 from scheduler_core.evidence.sweep import SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
-from scheduler_core.types.reasons import Defer, Outcome
+from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import (
     Admitted,
     Arrived,
@@ -18,6 +20,7 @@ from scheduler_core.types.records import (
     Loaded,
     Preempted,
     Record,
+    Routed,
     RunFinished,
     RunStarted,
     Step,
@@ -38,17 +41,9 @@ SEGMENT_COLUMNS = tuple(f"{name}_ns" for name in SEGMENTS)
 STEP_INTS = (
     "step", "planned_ns", "available_ns", "compute_ns", "prefill_tokens", "decode_tokens", "recompute_tokens",
     "prefill_requests", "decode_requests", "stalled", "kv_used", "kv_cached", "kv_free", "waiting", "running",
-    "paused", "budget", "device_bytes", "idle_ns", "idle_empty_ns", "idle_cause",
+    "paused", "budget", "device_bytes", "instance", "idle_ns", "idle_empty_ns", "idle_cause",
 )  # fmt: skip
 GAP_INTS = ("request", "token", "at_ns", "gap_ns", "cause")
-
-IDLE_HOST = "host"
-_IDLE_CAUSES = {
-    Defer.NO_BLOCKS.value: "memory",
-    Defer.BATCH_RUNNING.value: "policy",
-    Defer.WAITING_FOR_BATCH.value: "policy",
-    Defer.BATCH_FULL.value: "policy",
-}
 
 
 class TakesRow(Protocol):
@@ -140,14 +135,12 @@ class RunFold:
         self._steps = steps
         self._gaps = gaps
         self._open: dict[int, Timeline] = {}
-        self._open_since: Ns | None = None
-        self._compute_end: Ns | None = None
-        self._idle_reason = ""
-        self._resident = 0
+        self._instances: defaultdict[int, Idleness] = defaultdict(Idleness)
         self._takers: dict[type[Any], Any] = {
             RunStarted: self._run_started,
             Loaded: self._loaded,
             Arrived: self._arrived,
+            Routed: self._routed,
             Admitted: self._admitted,
             Deferred: self._deferred,
             Step: self._step,
@@ -197,10 +190,16 @@ class RunFold:
             self.device_bytes = max(self.device_bytes, record.device_bytes)
 
     def _arrived(self, record: Arrived) -> None:
-        if not self._open:
-            self._open_since = record.at_ns
-        self._open[record.request] = Timeline(record)
+        self._open[record.request] = line = Timeline(record)
+        self._instances[line.instance].enter(record.at_ns)
         self.window.arrived(record.request, record.at_ns)
+
+    def _routed(self, record: Routed) -> None:
+        line = self._open.get(record.request)
+        if line is not None:
+            self._instances[line.instance].leave()
+            line.instance = record.instance
+            self._instances[line.instance].enter(record.at_ns)
 
     def _admitted(self, record: Admitted) -> None:
         line = self._open.get(record.request)
@@ -212,12 +211,14 @@ class RunFold:
             line.hit_tokens = record.hit_tokens
 
     def _deferred(self, record: Deferred) -> None:
-        self._idle_reason = record.reason
+        line = self._open.get(record.request)
+        if line is not None:
+            self._instances[line.instance].reason = record.reason
 
     def _preempted(self, record: Preempted) -> None:
         line = self._open.get(record.request)
         if line is not None:
-            self._resident -= line.waiting_since is None
+            self._instances[line.instance].resident -= line.waiting_since is None
             line.wait_again(record.at_ns)
 
     def _tie(self, record: Tie) -> None:
@@ -226,7 +227,8 @@ class RunFold:
     def _step(self, record: Step) -> None:
         shape = StepTime(record)
         self.digests.take(record, self.started.block_size if self.started else 1)
-        idle = self._idle(shape)
+        instance = self._instances[record.instance]
+        idle_ns, idle_empty_ns, idle_cause = instance.before(shape)
         prefill = decode = recompute = prefilling = 0
         for _, _, _, length, phase, _, _ in record.grants:
             if phase == Phase.DECODE:
@@ -238,23 +240,25 @@ class RunFold:
                 else:
                     recompute += length
         self._account(record, shape, prefilling > 0)
+        instance.reason = ""
         if record.device_bytes is not None:
             self.device_bytes = max(self.device_bytes, record.device_bytes)
         self._steps.append(
             record.id, record.planned_ns, record.available_ns, shape.compute_ns, prefill, decode, recompute,
             prefilling, len(record.grants) - prefilling, len(record.stalled), record.kv_used, record.kv_cached,
             record.kv_free, record.waiting, record.running, record.paused, record.budget,
-            MISSING if record.device_bytes is None else record.device_bytes, *idle,
+            MISSING if record.device_bytes is None else record.device_bytes, record.instance, idle_ns, idle_empty_ns,
+            self.labels.causes.code(idle_cause) if idle_cause else MISSING,
         )  # fmt: skip
-        self._idle_reason = ""
 
     def _account(self, record: Step, shape: StepTime, has_prefill: bool) -> None:  # noqa: FBT001
         at, open_, loads = record.available_ns, self._open, self.loads
+        instance = self._instances[record.instance]
         for request, _, _, length, phase, sampled, _ in record.grants:
             line = open_.get(request)
             if line is None:
                 continue  # a step of a request that has ended: the audit reports it
-            self._resident += line.waiting_since is not None
+            instance.resident += line.waiting_since is not None
             line.join(shape, phase, loads)
             line.steps += 1
             if phase == Phase.RECOMPUTE:
@@ -277,31 +281,19 @@ class RunFold:
             cause = line.end_gap(gap)
             self._gaps.append(request, line.tokens - 1, at_ns, gap, self.labels.causes.code(cause))
 
-    def _idle(self, shape: StepTime) -> tuple[int, int, int]:
-        """(idle with runnable work, idle with nothing runnable, cause) between the last compute and this one."""
-        end, begin = shape.compute_start_ns, self._compute_end
-        if begin is None:
-            begin = end if self._open_since is None else self._open_since
-        self._compute_end = max(shape.compute_end_ns, begin)
-        if end <= begin:
-            return 0, 0, MISSING
-        since = end if self._open_since is None else min(max(self._open_since, begin), end)
-        cause = IDLE_HOST if self._resident else _IDLE_CAUSES.get(self._idle_reason, IDLE_HOST)
-        return end - since, since - begin, self.labels.causes.code(cause) if end > since else MISSING
-
     def _finished(self, record: Finished) -> None:
         line = self._open.pop(record.request, None)
         if line is None:
             return  # ended twice or never arrived: the audit reports it
-        self._resident -= line.waiting_since is None
+        instance = self._instances[line.instance]
+        instance.resident -= line.waiting_since is None
+        instance.leave()
         self.window.ended(record.request, record.at_ns)
         finished = record.outcome == Outcome.FINISHED
         last = line.last_token if finished and line.last_token is not None else record.at_ns
         line.finish(last, self.loads)
         if record.tokens is not None and finished:
             self.outputs[record.request] = record.tokens
-        if not self._open:
-            self._open_since = None
         self._close_row(record, line)
 
     def _close_row(self, record: Finished, line: Timeline) -> None:

@@ -1,15 +1,15 @@
 """Live samples of a run, folded from the same records that the evidence is made of."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from itertools import chain
 from typing import Protocol
 
-from scheduler_core.spec.job import Sample
+from scheduler_core.spec.job import PoolSample, Sample
 from scheduler_core.types.intervals import COMPUTE
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.quantile import quantile
-from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted, Record, Step
+from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted, Record, Routed, RunStarted, Step
 from scheduler_core.types.time import NS_PER_S, Ns, ms_from_ns, s_from_ns
 
 WINDOW_NS = 2 * NS_PER_S
@@ -54,14 +54,17 @@ class LiveSampler:
         self._now: Ns = 0
         self._open: dict[int, Ns] = {}
         self._prompt: dict[int, int] = {}
+        self._instance: dict[int, int] = {}
         self._last_token: dict[int, Ns] = {}
         self._resident: set[int] = set()
         self._waiting = 0
         self._preemptions = 0
-        self._step: Step | None = None
+        self._steps: dict[int, Step] = {}
+        self._groups: list[str] = []
         self._step_tokens = (0, 0)
+        self._budget = 0
         self._tokens: deque[tuple[Ns, int, int]] = deque()
-        self._busy: deque[tuple[Ns, Ns]] = deque()
+        self._busy: deque[tuple[Ns, Ns, int]] = deque()
         self._lookups: deque[tuple[Ns, int, int]] = deque()
         self._ttft: deque[tuple[Ns, Ns]] = deque()
         self._gaps: deque[tuple[Ns, tuple[Ns, ...]]] = deque()
@@ -73,10 +76,14 @@ class LiveSampler:
             self._emit(at - at % self._interval)
         if isinstance(record, Step):
             self._take_step(record)
+        elif isinstance(record, RunStarted):
+            self._groups = [described["group"] for described in record.instances]
         elif isinstance(record, Arrived):
             self._open[record.request] = record.at_ns
             self._prompt[record.request] = record.prompt_tokens
             self._waiting += 1
+        elif isinstance(record, Routed):
+            self._instance[record.request] = record.instance
         elif isinstance(record, Admitted):
             self._waiting -= 1
             self._resident.add(record.request)
@@ -102,11 +109,11 @@ class LiveSampler:
             self._resident.discard(request)
         elif self._waiting:
             self._waiting -= 1
-        for table in (self._open, self._prompt, self._last_token):
+        for table in (self._open, self._prompt, self._instance, self._last_token):
             table.pop(request, None)
 
     def _take_step(self, step: Step) -> None:
-        self._step = step
+        self._steps[step.instance] = step
         at = step.available_ns
         prefill = decode = 0
         gaps: list[Ns] = []
@@ -123,11 +130,11 @@ class LiveSampler:
                 elif request in self._open:
                     self._ttft.append((at, at - self._open[request]))
                 last_token[request] = at
-        self._step_tokens = (prefill, decode)
+        self._step_tokens, self._budget = (prefill, decode), step.budget
         self._tokens.append((at, prefill, decode))
         if gaps:
             self._gaps.append((at, tuple(gaps)))
-        self._busy.extend((start, end) for kind, _resource, start, end in step.lanes if kind == COMPUTE)
+        self._busy.extend((start, end, step.instance) for kind, _resource, start, end in step.lanes if kind == COMPUTE)
 
     def _emit(self, at: Ns) -> None:
         self._due = at - at % self._interval + self._interval
@@ -135,27 +142,27 @@ class LiveSampler:
         span_ns = max(min(self._window_ns, at), 1)
         span_s = s_from_ns(span_ns)
         begin = at - span_ns
-        busy = sum(max(0, min(end, at) - max(start, begin)) for start, end in self._busy)
+        busy = self._busy_shares(begin, at)
         looked_up = sum(tokens for _, _, tokens in self._lookups)
         ttft = sorted(value for _, value in self._ttft)
         gaps = sorted(chain.from_iterable(values for _, values in self._gaps))
-        step = self._step
+        steps = self._steps.values()
         self._on_sample(
             Sample(
                 t_s=s_from_ns(at),
                 waiting=self._waiting,
                 running=len(self._resident),
-                paused=step.paused if step else 0,
-                kv_used=step.kv_used if step else 0,
-                kv_cached=step.kv_cached if step else 0,
-                kv_free=step.kv_free if step else 0,
+                paused=sum(step.paused for step in steps),
+                kv_used=sum(step.kv_used for step in steps),
+                kv_cached=sum(step.kv_cached for step in steps),
+                kv_free=sum(step.kv_free for step in steps),
                 hit_rate=sum(hit for _, hit, _ in self._lookups) / looked_up if looked_up else None,
                 prefill_tokens_per_s=sum(row[1] for row in self._tokens) / span_s,
                 decode_tokens_per_s=sum(row[2] for row in self._tokens) / span_s,
-                busy_share=min(1.0, busy / span_ns),
+                busy_share=sum(busy.values()) / max(1, len(self._groups)),
                 step_prefill_tokens=self._step_tokens[0],
                 step_decode_tokens=self._step_tokens[1],
-                step_budget=step.budget if step else 0,
+                step_budget=self._budget,
                 ttft_p50_ms=_ms(ttft, 0.5),
                 ttft_p95_ms=_ms(ttft, 0.95),
                 gap_p50_ms=_ms(gaps, 0.5),
@@ -164,8 +171,34 @@ class LiveSampler:
                 done=self.done,
                 preemptions=self._preemptions,
                 window_s=span_s,
+                pools=self._pools(busy),
             )
         )
+
+    def _busy_shares(self, begin: Ns, end: Ns) -> dict[int, float]:
+        """Share of ``[begin, end)`` in which each instance computed."""
+        spent: dict[int, Ns] = {}
+        for start, stop, instance in self._busy:
+            spent[instance] = spent.get(instance, 0) + max(0, min(stop, end) - max(start, begin))
+        return {instance: min(1.0, time / (end - begin)) for instance, time in spent.items()}
+
+    def _pools(self, busy: dict[int, float]) -> dict[str, PoolSample]:
+        """Each group of a cluster's instances: who is there now, and the pools after their newest steps."""
+        found: dict[str, PoolSample] = {}
+        running = Counter(instance for request, instance in self._instance.items() if request in self._resident)
+        waiting = Counter(instance for request, instance in self._instance.items() if request not in self._resident)
+        for group in dict.fromkeys(self._groups):
+            members = [index for index, name in enumerate(self._groups) if name == group]
+            steps = [self._steps[index] for index in members if index in self._steps]
+            used = sum(step.kv_used for step in steps)
+            blocks = sum(step.kv_used + step.kv_cached + step.kv_free for step in steps)
+            found[group] = PoolSample(
+                waiting=sum(waiting[index] for index in members),
+                running=sum(running[index] for index in members),
+                busy_share=sum(busy.get(index, 0.0) for index in members) / len(members),
+                kv_used_share=used / blocks if blocks else 0.0,
+            )
+        return found
 
     def _forget(self, before: Ns) -> None:
         while self._tokens and self._tokens[0][0] <= before:

@@ -170,10 +170,10 @@ def _cache_and_memory() -> list[Metric]:
     return [
         _run("peak_kv_blocks", "blocks", "most KV blocks used after planning a step", "lower",
              lambda run: float(run.steps.peaks["kv_used"]), "pool"),
-        _run("kv_peak_share", "share", "most KV blocks used after planning a step / all KV blocks", "lower",
-             lambda run: _ratio(run.steps.peaks["kv_used"], run.started.kv_blocks), "pool"),
-        _run("kv_used_mean_share", "share", "mean over steps of used / all KV blocks", "none",
-             lambda run: _ratio(run.steps.sums["kv_used"], run.steps.steps * run.started.kv_blocks), "pool"),
+        _run("kv_peak_share", "share", "most KV blocks used after planning a step / all KV blocks of the instance",
+             "lower", lambda run: run.use.kv_peak_share, "pool"),
+        _run("kv_used_mean_share", "share", "mean over steps of used / all KV blocks of the instance", "none",
+             lambda run: run.use.kv_used_mean_share, "pool"),
         Metric("peak_memory_mb", "MB", "most device memory reported, 10^6 bytes", "lower", "pool", "one per run",
                _peak_memory),
         _run("hit_rate", "share", "prompt tokens found in the prefix cache at first look-up / prompt tokens looked "
@@ -212,8 +212,8 @@ def _queue_and_batch() -> list[Metric]:
 
 def _device() -> list[Metric]:
     return [
-        _run("pool_utilisation", "share", "compute time of steps / length of the window", "none",
-             lambda run: _ratio(run.steps.sums["compute_ns"], run.window.span_ns), "pool"),
+        _run("pool_utilisation", "share", "compute time of steps / length of the window, mean over instances", "none",
+             lambda run: run.use.utilisation(range(run.use.count)), "pool"),
         _run("idle_gap_ms", "ms", "device idle while a request that arrived was unfinished", "lower",
              lambda run: run.steps.sums["idle_ns"] / NS_PER_MS),
         _run("idle_gap_host_ms", "ms", "part of idle_gap_ms spent in the host between steps", "lower", _idle("host")),

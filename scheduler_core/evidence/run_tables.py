@@ -1,5 +1,6 @@
 """What the metrics of a run are computed from: request columns, pooled gaps, and step totals."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,7 @@ import numpy as np
 
 from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.fold import STEP_INTS, TakesRow, Window
+from scheduler_core.evidence.instances import InstanceTotals, InstanceUse
 from scheduler_core.evidence.requests import Floats, Requests
 from scheduler_core.evidence.slo import Attainment, attainment
 from scheduler_core.evidence.tables import Mask, open_table
@@ -46,6 +48,7 @@ class StepTotals:
     sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0))
     peaks: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*_PEAKS, "tokens"), 0))
     idle_by_cause: dict[int, Ns] = field(default_factory=dict)
+    by_instance: defaultdict[int, InstanceTotals] = field(default_factory=lambda: defaultdict(InstanceTotals))
 
     def append(self, *values: int) -> None:
         """Count a step and hand it on."""
@@ -60,7 +63,9 @@ class StepTotals:
             value = values[_STEP[name]]
             if value > peaks[name]:
                 peaks[name] = value
-        peaks["tokens"] = max(peaks["tokens"], sum(values[place] for place in _TOKENS))
+        tokens = sum(values[place] for place in _TOKENS)
+        peaks["tokens"] = max(peaks["tokens"], tokens)
+        self.by_instance[values[_STEP["instance"]]].add(values[_STEP["compute_ns"]], values[_STEP["kv_used"]], tokens)
         cause = values[_STEP["idle_cause"]]
         if cause != MISSING:
             self.idle_by_cause[cause] = self.idle_by_cause.get(cause, 0) + values[_STEP["idle_ns"]]
@@ -106,6 +111,11 @@ class RunTables:
     def window_s(self) -> float:
         """Length of the measured window in seconds."""
         return self.window.span_ns / 1e9
+
+    @property
+    def use(self) -> InstanceUse:
+        """How busy and full the instances were."""
+        return InstanceUse(self.started, self.steps.by_instance, self.window.span_ns)
 
     def sorted_ms(self, name: str) -> Floats:
         """Ascending values of a request field over warm finished measured requests, absences left out."""

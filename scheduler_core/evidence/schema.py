@@ -70,6 +70,18 @@ class ClassSummary(Spec):
     metrics: dict[str, Figure]
 
 
+class PoolSummary(Spec):
+    """One group of a cluster's instances in the measured window; ``least_busy`` and ``most_busy`` are instances'."""
+
+    instances: int
+    steps: int
+    tokens: int
+    utilisation: float | None
+    least_busy: float
+    most_busy: float
+    kv_peak_share: float
+
+
 class RunSummary(Spec):
     """Everything a list, a chart legend or a verdict needs of a run, without its records.
 
@@ -79,7 +91,7 @@ class RunSummary(Spec):
     did not finish by ``outcome: stage: reason``. ``longest_gap_causes`` counts warm finished measured requests by what
     caused their longest gap, ``stall_causes`` those of them that stalled. ``within_run_errors`` are standard errors of
     log quantiles by a block bootstrap over the requests of this run: a second opinion, never a gate. ``classes`` is
-    keyed ``tenant NAME`` and ``tier NAME`` where there are several.
+    keyed ``tenant NAME`` and ``tier NAME`` where there are several. ``pools`` are a cluster's groups of instances.
     """
 
     schema_version: Literal["headway-summary/1"] = "headway-summary/1"
@@ -113,5 +125,6 @@ class RunSummary(Spec):
     metrics: dict[str, Figure]
     tiers: dict[str, TierSummary]
     classes: dict[str, ClassSummary] = {}
+    pools: dict[str, PoolSummary] = {}
     cold_requests: int
     audit: AuditReport

@@ -45,6 +45,7 @@ class Timeline:
         "gap_prefill",
         "gap_stalled",
         "hit_tokens",
+        "instance",
         "last_token",
         "longest_gap",
         "longest_index",
@@ -65,6 +66,7 @@ class Timeline:
 
     def __init__(self, arrived: Arrived) -> None:
         self.arrived = arrived
+        self.instance = 0
         self.cursor: Ns = arrived.at_ns
         self.segments = [0] * len(SEGMENTS)
         self.segments_at_first: list[Ns] | None = None

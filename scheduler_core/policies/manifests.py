@@ -11,7 +11,7 @@ from typing import Any
 
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.policy import LEAVES_ONLY, SECTIONS, PolicySpec
-from scheduler_core.spec.target import Profile
+from scheduler_core.spec.target import Profile, TargetSpec
 from scheduler_core.types.errors import InputError, Problem
 
 GROUP = "headway.policies"
@@ -42,8 +42,13 @@ _POOL = {
     "segments without duplicates, filled after each prefill step and at the end, evicted leaf by leaf).",
     "cache.eviction": "Which cached blocks go first: lru, fifo, lfu, slru (never hit goes first), aged (lfu with "
     "ageing), cost (uses x cost of computing again per size). fifo and cost need prefix radix.",
-    "pools.layout": "One instance that does everything.",
+    "pools.layout": "single: one instance that does everything; replicas: equal ones behind a router.",
+    "pools.route": "Where a request goes: round_robin; least_loaded (fewest requests); two_choices (the better of two "
+    "drawn ones); sticky (where its session is); prefix (where most of its prompt is cached); first_token (where that "
+    "is predicted soonest).",
+    "pools.look_every_ms": "How often the router learns the load of the instances. 0: it always knows.",
 }
+_POOLS: dict[str, Any] = {"layout": "single", "route": "least_loaded", "look_every_ms": 0}
 _QUEUE = {
     "batch.size": "Most requests running at once.",
     "batch.token_budget": "Most tokens computed in one step, prefill and decode together.",
@@ -62,7 +67,7 @@ STATIC = Manifest(
             "order": {"by": "arrival"},
             "cache": {"block_size": 16, "prefix": "none", "eviction": "lru", "admit": "limit"},
             "batch": {"size": 8, "token_budget": 8192, "chunked_prefill": True, "max_wait_ms": 0, "queue_limit": 0},
-            "pools": {"layout": "single"},
+            "pools": _POOLS,
         }
     ),
     settable={
@@ -93,7 +98,7 @@ VLLM_V1 = Manifest(
                 "long_prefill_cap": 0,
                 "queue_limit": 0,
             },
-            "pools": {"layout": "single"},
+            "pools": _POOLS,
         }
     ),
     settable={
@@ -117,7 +122,7 @@ def _defaults(policy: str, *, cache: dict[str, Any], batch: dict[str, Any]) -> P
             "order": {"by": "arrival"},
             "cache": {"block_size": 16, "prefix": "none", "eviction": "lru", "admit": "known", **cache},
             "batch": {"size": 64, "token_budget": 2048, "chunked_prefill": True, "queue_limit": 0, **batch},
-            "pools": {"layout": "single"},
+            "pools": _POOLS,
         }
     )
 
@@ -284,6 +289,14 @@ def check_against(spec: PolicySpec, *, model_length: int, kv_blocks: int) -> Non
         raise InputError(problems)
 
 
+def check_layout(policy: PolicySpec, target: TargetSpec) -> None:
+    """Refuse a resolved policy whose section ``pools`` does not suit the instances of ``target``."""
+    instances = target.instances
+    if policy.pools.layout == "single" and instances > 1:
+        message = f"is single, but the target has {instances} instances; set it to replicas, or leave out the topology"
+        raise InputError([Problem("pools.layout", message)])
+
+
 def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, PolicySpec]:
     """Each arm's policy with every default written out, in the order of the arms.
 
@@ -300,6 +313,7 @@ def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, Pol
         try:
             resolved[name] = resolve(policy)
             check_against(policy, model_length=model_length, kv_blocks=spec.target.kv_blocks)
+            check_layout(resolved[name], spec.target)
         except InputError as error:
             problems += [Problem(f"arms.{name}.{item.where}".rstrip("."), item.message) for item in error.problems]
     if problems:

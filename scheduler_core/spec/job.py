@@ -28,6 +28,9 @@ class RunJob(Spec):
     policy: PolicySpec
     target: TargetSpec
     profile: Profile | None = Field(None, description="Of a modelled target: the profile, resolved.")
+    group_profiles: dict[str, Profile] = Field(
+        {}, description="Of a cluster's groups that name a profile of their own: the profiles, resolved."
+    )
     tiers: dict[str, Tier]
     warmup_share: float = 0.0
     workdir: str = Field(description="Scratch folder of this attempt; every file of the run is written there.")
@@ -115,6 +118,15 @@ Message = Annotated[
 MESSAGES: TypeAdapter[Message] = TypeAdapter(Message)
 
 
+class PoolSample(Spec):
+    """One group of a cluster's instances in a live sample; ``kv_used_share`` is as of the newest step of each."""
+
+    waiting: int
+    running: int
+    busy_share: float
+    kv_used_share: float
+
+
 class Sample(Spec):
     """One live sample of a run; rates and percentiles are over the ``window_s`` before ``t_s``, None when empty."""
 
@@ -140,3 +152,4 @@ class Sample(Spec):
     done: int
     preemptions: int
     window_s: float
+    pools: dict[str, PoolSample] = {}

@@ -68,7 +68,18 @@ class BatchSection(Spec):
 class PoolsSection(Spec):
     """Layers 4 and 5, pools: which instance does what."""
 
-    layout: Literal["single"] | None = Field(None, description="One instance that does everything.")
+    layout: Literal["single", "replicas"] | None = Field(
+        None, description="One instance that does everything, or equal ones behind a router."
+    )
+    route: Literal["round_robin", "least_loaded", "two_choices", "sticky", "prefix", "first_token"] | None = Field(
+        None,
+        description="Where a request goes: each instance in turn; the one with the fewest requests; the better of two "
+        "drawn ones; where its session's first turn went; where most of its prompt is cached; or where its first "
+        "token is predicted soonest.",
+    )
+    look_every_ms: float | None = Field(
+        None, ge=0, description="How often the router learns the load of the instances. 0: it always knows."
+    )
 
 
 class PolicySpec(Spec):

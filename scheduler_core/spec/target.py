@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from scheduler_core.spec.base import PositiveInt, Seed, Spec, require_one
+from scheduler_core.spec.topology import Topology
 
 BUILT_IN_MODELS = ("demo-s", "shape-m", "shape-l", "tiny")
 
@@ -41,6 +42,7 @@ class ModelledTarget(Spec):
 
     profile: str = Field("auto", description="Name of a calibrated profile; auto: the newest of this installation.")
     kv_blocks: PositiveInt = Field(512, description="KV blocks that exist, unless the policy asks for fewer.")
+    topology: Topology | None = Field(None, description="Several instances; absent: one.")
     noise: bool = Field(True, description="Per-step residuals and run drift at the size that calibration measured.")
 
 
@@ -58,6 +60,12 @@ class TargetSpec(Spec):
     def kind(self) -> str:
         """``torch`` or ``modelled``."""
         return "torch" if self.torch is not None else "modelled"
+
+    @property
+    def instances(self) -> int:
+        """Instances of the target."""
+        topology = self.modelled.topology if self.modelled is not None else None
+        return 1 if topology is None else topology.instances
 
     @property
     def kv_blocks(self) -> int:

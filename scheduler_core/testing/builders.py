@@ -4,15 +4,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scheduler_core.cluster.build import Site, build_cluster
+from scheduler_core.cluster.cluster import Cluster
+from scheduler_core.drive.cluster import ClusterDriver
 from scheduler_core.drive.driver import Driver, DriveReport
 from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.plan import Completed, Ended, Planned
-from scheduler_core.sim.executor import SimulatedExecutor
+from scheduler_core.sim.cost import StepCost
+from scheduler_core.sim.executor import SimulatedExecutor, TrueOutputs
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Affine, Profile
+from scheduler_core.spec.topology import InstanceGroup, Topology
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import GrantResult, StepResult
@@ -112,6 +117,34 @@ def play(
         keep_digests=True,
     )
     return Played(driver.run(), sink, instance)
+
+
+def play_cluster(
+    spec: PolicySpec,
+    requests: Sequence[PlannedRequest],
+    groups: Mapping[str, int],
+    *,
+    capacity: Capacity = Capacity(1000, 10_000),  # noqa: B008 - frozen
+    target: Profile | None = None,
+    cancels: Iterable[tuple[int, Ns]] = (),
+    law_interval: int = 1,
+) -> tuple[DriveReport, ListSink, Cluster]:
+    """Play ``requests`` on a modelled cluster of ``groups`` (instances by name), checking all laws after every step."""
+    profile_, sink, outputs = target or profile(), ListSink(), TrueOutputs()
+    topology = Topology(groups={name: InstanceGroup(count=count) for name, count in groups.items()})
+    cost = StepCost(profile_)
+    site = Site(topology, dict.fromkeys(groups, capacity), lambda _, tokens: cost.duration_ns(tokens, 0, 0, 0, 0))
+    cluster = build_cluster(spec, site)
+    driver = ClusterDriver(
+        cluster=cluster,
+        requests=requests,
+        executors=[SimulatedExecutor(profile=profile_, outputs=outputs) for _ in cluster.members],
+        sink=sink,
+        stop=lambda: False,
+        cancels=cancels,
+        law_interval=law_interval,
+    )
+    return driver.run(), sink, cluster
 
 
 class Stepper:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scheduler_core.evidence.schema import NOTES
+from scheduler_core.evidence.schema import NOTES, RunSummary
 from scheduler_core.verdict.comparable import FREE_LENGTHS, completion, short
 from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import Pair
@@ -27,7 +27,7 @@ def conditions(question: Question, pairs: Sequence[Pair], change: Difference, *,
     named = [str(run.fingerprint[key]) for key in ("device", "cpu", "torch", "profile") if run.fingerprint.get(key)]
     machine = ", ".join(named)
     found.append(
-        f"for {LEVELS.get(run.level, run.level)}{f' ({machine})' if machine else ''}, one instance; it says "
+        f"for {LEVELS.get(run.level, run.level)}{f' ({machine})' if machine else ''}, {_instances(run)}; it says "
         "nothing about other models, hardware or topologies"
     )
     digests = sorted({short(pair[0].plan_digest) for pair in pairs})
@@ -52,6 +52,12 @@ def conditions(question: Question, pairs: Sequence[Pair], change: Difference, *,
             "censored quantiles, in which an unfinished request is infinitely late"
         )
     return [*found, *_took_effect(pairs, change)]
+
+
+def _instances(run: RunSummary) -> str:
+    if not run.pools:
+        return "one instance"
+    return f"instances: {', '.join(f'{pool.instances} {name}' for name, pool in run.pools.items())}"
 
 
 def _looks(question: Question, pairs: int) -> list[str]:

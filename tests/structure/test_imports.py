@@ -17,12 +17,25 @@ CORE_PARTS: dict[str, tuple[str, ...]] = {
     "kv": ("types", "request"),
     "sched": ("types", "request", "kv"),
     "policies": ("types", "spec", "request", "kv", "sched"),
-    "drive": ("types", "spec", "request", "kv", "sched"),
+    "cluster": ("types", "spec", "request", "sched", "policies"),
+    "drive": ("types", "spec", "request", "kv", "sched", "cluster"),
     "sim": ("types", "spec", "request", "kv", "sched", "drive"),
     "workload": ("files", "types", "spec"),
     "evidence": ("files", "types", "spec"),
     "verdict": ("types", "spec", "evidence"),
-    "testing": ("types", "spec", "request", "kv", "sched", "policies", "drive", "sim", "workload", "evidence"),
+    "testing": (
+        "types",
+        "spec",
+        "request",
+        "kv",
+        "sched",
+        "policies",
+        "cluster",
+        "drive",
+        "sim",
+        "workload",
+        "evidence",
+    ),
 }
 # Package -> the project's packages it may import besides itself.
 PACKAGES: dict[str, tuple[str, ...]] = {

@@ -1,0 +1,61 @@
+"""Which loop plays a target: that of one instance, or that of a cluster."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpu_runner.run.target import Target
+from scheduler_core.cluster.build import build_cluster
+from scheduler_core.cluster.cluster import Cluster
+from scheduler_core.drive.cluster import ClusterDriver
+from scheduler_core.drive.driver import Driver, DriveReport
+from scheduler_core.drive.ports import Sink, Stop
+from scheduler_core.policies.presets import build_instance
+from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.patience import Patience
+
+
+class Plays(Protocol):
+    """A loop that is ready to run."""
+
+    def run(self) -> DriveReport:
+        """Play to the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What any loop is given: requests and their tiers' patience, where evidence goes, when to stop, whom to tell."""
+
+    requests: Sequence[PlannedRequest]
+    sink: Sink
+    stop: Stop
+    on_progress: Callable[[int, int], None]
+    prefix_block_size: int
+    patience: Mapping[str, Patience]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A loop, and the instances of a cluster as the evidence describes them (empty for one instance)."""
+
+    loop: Plays
+    instances: list[dict[str, Any]]
+
+
+def prepare(policy: PolicySpec, target: Target, around: Surroundings) -> Prepared:
+    """The loop for ``target``, its instances scheduled by the resolved ``policy``."""
+    common = {name: getattr(around, name) for name in Surroundings.__dataclass_fields__}
+    if target.cluster is None:
+        instance = build_instance(policy, target.capacity)
+        return Prepared(Driver(instance=instance, executor=target.executor, **common), [])
+    cluster = build_cluster(policy, target.cluster.site)
+    loop = ClusterDriver(cluster=cluster, executors=target.cluster.executors, **common)
+    return Prepared(loop, _described(cluster))
+
+
+def _described(cluster: Cluster) -> list[dict[str, Any]]:
+    return [
+        {"name": member.name, "group": member.group, "kv_blocks": member.instance.policy.limits.kv_blocks}
+        for member in cluster.members
+    ]

@@ -1,0 +1,46 @@
+"""What a router may know of an instance, and how old it is."""
+
+from collections.abc import Sequence
+
+from scheduler_core.types.time import Ns
+
+
+class Load:
+    """Counts of one instance, each changed in O(1) by an event.
+
+    ``open`` requests were routed there and are not over; ``prefill_tokens`` are the prompt tokens of those that have
+    not emitted yet, ``kv_tokens`` the prompt and emitted tokens of all of them: what the pool holds or will hold.
+    """
+
+    __slots__ = ("kv_tokens", "open", "prefill_tokens")
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.prefill_tokens = 0
+        self.kv_tokens = 0
+
+    def copy_from(self, other: "Load") -> None:
+        """Take over the counts of ``other``."""
+        self.open, self.prefill_tokens, self.kv_tokens = other.open, other.prefill_tokens, other.kv_tokens
+
+
+class Observer:
+    """Loads as a router sees them: as of the last look, and looks are ``interval_ns`` apart (0: always fresh).
+
+    Real routers scrape or are told periodically; between two looks they know only what they did themselves, and
+    several requests may follow each other to the instance that looked idle.
+    """
+
+    def __init__(self, loads: Sequence[Load], interval_ns: Ns) -> None:
+        self._actual = loads
+        self._interval_ns = interval_ns
+        self._seen: Sequence[Load] = loads if not interval_ns else [Load() for _ in loads]
+        self._next_look: Ns = 0
+
+    def look(self, now_ns: Ns) -> Sequence[Load]:
+        """What is known at ``now_ns``, by index of instance. Not to be changed."""
+        if self._interval_ns and now_ns >= self._next_look:
+            for seen, actual in zip(self._seen, self._actual, strict=True):
+                seen.copy_from(actual)
+            self._next_look = now_ns - now_ns % self._interval_ns + self._interval_ns
+        return self._seen

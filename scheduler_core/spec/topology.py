@@ -1,0 +1,48 @@
+"""What a modelled cluster consists of: groups of equal instances and the link between them."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from pydantic import Field
+
+from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Spec
+
+MOST_INSTANCES = 4096
+
+ProfileT = TypeVar("ProfileT")
+
+
+class InstanceGroup(Spec):
+    """Equal instances of one device and model."""
+
+    count: PositiveInt = Field(1, le=MOST_INSTANCES, description="How many instances.")
+    profile: str = Field("", max_length=64, description="Profile of their device and model; empty: the target's own.")
+    kv_blocks: PositiveInt | None = Field(None, description="KV blocks of each; absent: as many as the target says.")
+
+
+class Topology(Spec):
+    """Instances by group, in order; routing and the use of each group are the policy's (its section ``pools``)."""
+
+    groups: dict[Name, InstanceGroup] = Field(
+        min_length=1, max_length=64, description="Groups of equal instances by name."
+    )
+    link_gb_per_s: PositiveFloat = Field(
+        12.5, description="Bandwidth between two instances in 10^9 bytes per second; 12.5 is 100 Gb/s."
+    )
+    link_latency_us: float = Field(10.0, ge=0, description="Time before the first byte of a transfer arrives.")
+    link_shared: bool = Field(
+        True, description="Whether transfers under way at once share the bandwidth, or each pair has its own."
+    )
+
+    def profiles(self, choose: Callable[[str, str], ProfileT]) -> dict[str, ProfileT]:
+        """By group, what ``choose(name, where)`` finds for those that name a profile of their own."""
+        return {
+            group: choose(described.profile, f"target.modelled.topology.groups.{group}.profile")
+            for group, described in self.groups.items()
+            if described.profile
+        }
+
+    @property
+    def instances(self) -> int:
+        """Instances of all groups."""
+        return sum(group.count for group in self.groups.values())
