@@ -9,6 +9,7 @@ from controlplane.workloads import selectors as workloads
 from scheduler_core.policies.manifests import manifests
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import ModelledTarget
+from scheduler_core.spec.topology import InstanceGroup
 from scheduler_core.spec.workload import Trace, WorkloadSpec
 from scheduler_core.workload.profiles import profile_names
 
@@ -37,7 +38,10 @@ def experiment_setting(user: Person) -> Setting:
     profiles = [
         (name, name) for name in dict.fromkeys(fleet.profiles_visible_to(user).values_list("name", flat=True)[:MOST])
     ]
-    setting.choices |= policy.choices | {(ModelledTarget, "profile"): (("auto", "the newest"), *profiles)}
+    setting.choices |= policy.choices | {
+        (ModelledTarget, "profile"): (("auto", "the newest"), *profiles),
+        (InstanceGroup, "profile"): (("", "that of the target"), *profiles),
+    }
     setting.refreshing, setting.presets = policy.refreshing, policy.presets
     setting.saved = {WorkloadSpec: _saved_workloads(user), PolicySpec: _saved_policies(user)}
     return setting

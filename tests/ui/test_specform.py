@@ -159,8 +159,7 @@ def test_a_policy_drawn_and_sent_back_is_the_same(
 def test_a_policy_form_offers_exactly_what_its_preset_takes(preset: str) -> None:
     tree = build(PolicySpec, {"policy": preset}, [], policy_setting())
     offered = {node.path for node in node_paths(tree) if isinstance(node, Leaf)} - {"policy"}
-    settable = set(manifests()[preset].settable) - {"pools.layout"}  # only one layout exists: nothing to choose
-    assert offered == settable
+    assert offered == set(manifests()[preset].settable)
 
 
 def test_defaults_of_the_preset_are_shown_not_posted() -> None:
