@@ -20,7 +20,8 @@ from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sim.cost import StepCost
-from scheduler_core.sim.fastforward import FastForward, RequestRow
+from scheduler_core.sim.fastforward import FastForward
+from scheduler_core.sim.rows import RequestRow
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Affine, Profile
 from scheduler_core.types.arrival import PlannedRequest

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Reversible
 from dataclasses import dataclass
 
-from scheduler_core.sched.decisions import Deferral, Pass, Passes, Serve
+from scheduler_core.sched.decisions import INTERLEAVED, Deferral, Pass, Passes, Serve
 from scheduler_core.sched.view import RequestView, View
 from scheduler_core.types.reasons import Defer, Preempt
 from scheduler_core.types.time import Ns
@@ -63,10 +63,8 @@ class ByShortestOutput:
 class RunningThenWaiting:
     """Serve running requests in order of admission, then admit with what is left of the budget (V-01)."""
 
-    _passes = Passes((Pass(Serve.ALL), Pass(Serve.WAITING)))
-
     def passes(self, view: View) -> Passes:
-        return RunningThenWaiting._passes
+        return INTERLEAVED
 
     def wake_ns(self, view: View) -> Ns | None:
         return None

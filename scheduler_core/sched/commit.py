@@ -50,10 +50,13 @@ def commit(state: InstanceState, policy: PolicySet, result: StepResult) -> Compl
             if answer.last or request.known >= request.stop_at:
                 over.append((request, STOPPED if answer.last else AT_LIMIT))
     # What the step filled is published before anything is given up, whatever the order of its grants.
-    ended = [_finish(state, policy, request, reason) for request, reason in over]
+    ended = [finish(state, policy, request, reason) for request, reason in over]
     release_batch(state)
     return Completed(tuple(emitted), tuple(ended))
 
+
+by_admission = attrgetter("run_seq")
+"""Sort key of running requests."""
 
 FusedEffects: TypeAlias = tuple[list[LiveRequest], list[tuple[LiveRequest, Ended]]]
 """Who joined the cohort in a fused step, and who ended."""
@@ -99,17 +102,14 @@ def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends:
         if member.joined != APART:
             over.append(member)
     if len(over) > 1:
-        over.sort(key=_by_admission)
-    ended = [(request, _finish(state, policy, request, ends.get(request.id, AT_LIMIT))) for request in over]
+        over.sort(key=by_admission)
+    ended = [(request, finish(state, policy, request, ends.get(request.id, AT_LIMIT))) for request in over]
     if state.held:
         release_batch(state)
     state.released.clear()
     if by_chunk:
         state.memory.take_rebinds()  # nobody keeps block tables here
     return joined, ended
-
-
-_by_admission = attrgetter("run_seq")
 
 
 def end(
@@ -181,7 +181,8 @@ def _confirm(state: InstanceState, policy: PolicySet, request: LiveRequest, gran
     return grant.samples
 
 
-def _finish(state: InstanceState, policy: PolicySet, request: LiveRequest, reason: str) -> Ended:
+def finish(state: InstanceState, policy: PolicySet, request: LiveRequest, reason: str) -> Ended:
+    """`end` a request that has emitted its last token."""
     return end(state, policy, request, _FINISH, outcome=_FINISHED, reason=reason)
 
 

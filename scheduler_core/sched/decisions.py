@@ -41,6 +41,10 @@ class Passes:
     closed: Deferral | None = None
 
 
+INTERLEAVED = Passes((Pass(Serve.ALL), Pass(Serve.WAITING)))
+"""Serve running requests in order of admission, then admit with what is left of the budget (V-01)."""
+
+
 class Place(Enum):
     """Where a preempted request waits."""
 

@@ -11,6 +11,7 @@ from scheduler_core.sched.laws import check_liveness
 from scheduler_core.sched.memory import CountedMemory
 from scheduler_core.sched.plan import FusedStep
 from scheduler_core.sched.policy import PolicySet
+from scheduler_core.sched.undisturbed import Undisturbed, may_be_undisturbed
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.time import Ns
 
@@ -31,11 +32,17 @@ class FusedInstance(Instance):
         self._publishes_early = policy.prefix_cache and policy.publish is Publish.AT_GRANT
         if not policy.prefix_cache:
             state.memory = CountedMemory(blocks=limits.kv_blocks, block_size=limits.block_size)
+        self.undisturbed = Undisturbed(state, policy) if may_be_undisturbed(policy) else None
 
     @property
     def waiting(self) -> int:
         """Requests that wait. O(1)."""
         return len(self._state.waiting)
+
+    @property
+    def running(self) -> int:
+        """Requests that run. O(1)."""
+        return len(self._state.running)
 
     @property
     def cohort(self) -> Cohort:
@@ -60,7 +67,7 @@ class FusedInstance(Instance):
 
     def during(self, step: FusedStep) -> None:
         """Events delivered from now on meet ``step`` as it runs, until it is completed."""
-        self._state.fused_step = step.id
+        self._state.fused_step = step
 
     def complete_fused(self, step: FusedStep, ends: Mapping[int, str]) -> FusedEffects:
         """Every sampling grant and every decoder emitted a token, the last one for requests in ``ends``, with why."""

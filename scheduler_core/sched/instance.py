@@ -120,7 +120,7 @@ class Instance:
             Event.ABORT,
             outcome=outcome,
             reason=reason,
-            granted=state.fused_step is not None,
+            granted=state.fused_step is not None and state.fused_step.decoders > 0,
         )
         release_batch(state)
         return ended

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import APART, LiveRequest
+from scheduler_core.sched.admission import first_length, start
 from scheduler_core.sched.decisions import Deferral, Place, Publish, Serve
-from scheduler_core.sched.memory import pledge, shortage
+from scheduler_core.sched.memory import shortage
 from scheduler_core.sched.policy import PolicySet, Watch
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.sched.view import RequestView
@@ -20,7 +21,6 @@ _RUNNING = State.RUNNING
 _ALL = Serve.ALL
 _WAITING = Serve.WAITING
 _PREFILLS = Serve.PREFILLS
-_ADMIT = Event.ADMIT
 _DECODE = Phase.DECODE
 _PRIORITY = Preempt.PRIORITY
 _BATCH_FULL = Defer.BATCH_FULL
@@ -83,7 +83,7 @@ class StepBuilder:
         self.policy = policy
         # What every step asks for is looked up once.
         self._budget, self._size, self._block_size = limits.token_budget, limits.size, limits.block_size
-        self._chunked, self._limit, self._passes = limits.chunked, policy.chunk.limit, policy.shape.passes
+        self._limit, self._passes = policy.chunk.limit, policy.shape.passes
         self._view = StateView(state, 0, self._budget)
         self._publishes = policy.prefix_cache and policy.publish is Publish.AT_GRANT
         self._closes = policy.slots is None and not policy.admits_without_budget
@@ -290,7 +290,8 @@ class StepBuilder:
         hits = memory.match(head)
         found = len(hits)
         want = head.known - found * size
-        length = self._first_length(head, want)
+        limits, view = self.policy.limits, self._view
+        length = first_length(head, want, most=self._limit(head, want, view), left=view.budget_left, limits=limits)
         if length == 0 and not self.policy.admits_without_budget:
             return Deferral(_NO_BUDGET, min(want, self._budget), self._view.budget_left)
         room = max(self.policy.reserve.tokens(head), head.known)
@@ -319,34 +320,11 @@ class StepBuilder:
         self._preempt(self.state.running[picked.id], _PRIORITY)
         return True
 
-    def _first_length(self, head: LiveRequest, want: int) -> int:
-        """Tokens of an admission's first grant; 0 when it has to wait for budget.
-
-        Without chunking a request comes whole or not at all (V-08). One that outgrew the whole budget before it was
-        preempted is served in pieces all the same: it could never come back otherwise.
-        """
-        left = self._view.budget_left
-        if self._chunked:
-            return min(want, self._limit(head, want, self._view), left)
-        if want <= left:
-            return want
-        outgrown = head.preemptions > 0 and want > self._budget
-        return left if outgrown and left == self._budget else 0
-
     def _start(self, request: LiveRequest, hits: list[int], reserve: int) -> None:
         state = self.state
-        state.waiting.remove(request)
-        request.apply(_ADMIT)
-        request.run_seq = state.next_run
-        state.next_run += 1
-        state.running[request.id] = state.apart[request.id] = request
-        request.hit_tokens = 0
-        if hits:
-            state.memory.adopt(request, hits)
+        start(state, request, hits, promised_blocks=reserve if self.policy.reserve.pledges else 0)
         if self.policy.account is not None:
             self.policy.account.admitted(request, state.waiting.tenants())
-        if self.policy.reserve.pledges:
-            pledge(state.memory, request, reserve)
         if state.keeps_records:
             resumed = request.preemptions > 0
             state.records.append(

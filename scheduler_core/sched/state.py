@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.memory import Memory
-from scheduler_core.sched.plan import Planned
+from scheduler_core.sched.plan import FusedStep, Planned
 from scheduler_core.sched.waiting import Queue, WaitingQueue
 from scheduler_core.types.records import Record
 
@@ -16,8 +16,8 @@ class InstanceState:
     """Requests by place, the pool, steps in flight, and records not yet taken.
 
     ``running`` is in order of admission; ``apart`` are those of them that are no members of the ``cohort``, in the same
-    order. ``held`` are finished requests whose slot and blocks stay taken until their batch ends. ``fused_step`` is the
-    number of a fused step while events are delivered during it. ``deferred`` is the last reported (request, reason), so
+    order. ``held`` are finished requests whose slot and blocks stay taken until their batch ends. ``fused_step`` is a
+    fused step while events are delivered during it. ``deferred`` is the last reported (request, reason), so
     that a record is written only on change.
     """
 
@@ -38,12 +38,14 @@ class InstanceState:
     next_seq: int = 0
     next_run: int = 0
     next_step: int = 0
-    fused_step: int | None = None
+    fused_step: FusedStep | None = None
     steps_done: int = 0
 
     def fence(self) -> int | None:
         """The newest step in flight, behind which released blocks must wait; None when nothing is."""
-        return self.in_flight[-1].plan.id if self.in_flight else self.fused_step
+        if self.in_flight:
+            return self.in_flight[-1].plan.id
+        return None if self.fused_step is None else self.fused_step.id
 
     def leave_running(self, request: LiveRequest, *, granted: bool = False) -> None:
         """Take ``request`` out of the running order; see `Cohort.leave` for ``granted``."""

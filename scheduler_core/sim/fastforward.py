@@ -1,22 +1,25 @@
 """The fast simulator: the driver's loop on the planner's own decisions, with work per event instead of per token.
 
-Exact: each step is planned by the same planner under the same policy, or is the repetition of one, and takes the time
+Exact: each step is planned by the same rules under the same policy, or is the repetition of one, and takes the time
 that the cost model gives for it; the records per request are those of a plain run.
 """
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from scheduler_core.drive.cuts import CANCEL, Due, cut, cuts_of
-from scheduler_core.request.live import LiveRequest
+from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.request.spec import RequestSpec
-from scheduler_core.sched.commit import AT_LIMIT, STOPPED
+from scheduler_core.sched.commit import STOPPED
 from scheduler_core.sched.fused import FusedInstance
 from scheduler_core.sched.plan import Ended, FusedStep
 from scheduler_core.sched.policy import PolicySet
+from scheduler_core.sched.undisturbed import Undisturbed
 from scheduler_core.sim.arrivals import ArrivalStream
 from scheduler_core.sim.cost import StepCost
+from scheduler_core.sim.ends import EndTimes
+from scheduler_core.sim.rows import RequestRow, RowSink, Track
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.patience import Patience
@@ -30,47 +33,14 @@ _DECODE = Phase.DECODE
 LEAST_QUEUE = 64
 
 
-class RequestRow(NamedTuple):
-    """What happened to one request; times in ns from the start, None where it never came that far."""
-
-    request: int
-    arrival_ns: Ns
-    started_ns: Ns | None
-    first_token_ns: Ns | None
-    end_ns: Ns
-    outcome: str
-    reason: str
-    prompt_tokens: int
-    output_tokens: int
-    preemptions: int
-    hit_tokens: int
-
-
-RowSink: TypeAlias = Callable[[RequestRow], None]
-"""Receives rows in order of the requests' ends."""
-
-
 class FastReport(NamedTuple):
-    """Totals of a simulation. ``planned`` of the ``steps`` went through the planner, the rest repeated one."""
+    """Totals of a simulation. ``planned`` of the ``steps`` were planned, the rest repeated one."""
 
     steps: int
     planned: int
     requests: int
     end_ns: Ns
     preemptions: int
-
-
-class _Track:
-    """What the simulator alone knows of an open request."""
-
-    __slots__ = ("arrival_ns", "first_ns", "hit_tokens", "output", "started_ns")
-
-    def __init__(self, arrival_ns: Ns, output: int) -> None:
-        self.arrival_ns = arrival_ns
-        self.output = output
-        self.hit_tokens = 0
-        self.started_ns: Ns | None = None
-        self.first_ns: Ns | None = None
 
 
 class FastForward:
@@ -99,16 +69,13 @@ class FastForward:
         self._sink = sink
         self._prefix_block_size = prefix_block_size
         self._observe = observe
-        self._tracks: dict[int, _Track] = {}
-        self._ends: dict[
-            int, list[tuple[int, int, int, str]]
-        ] = {}  # tick -> members that end then: id, epoch, tick of joining, reason
-        self._end_ticks: list[int] = []
+        self._tracks: dict[int, Track] = {}
+        self._ends = EndTimes()
         self._cuts = [Due(at_ns, CANCEL, request) for request, at_ns in cancels]
         heapq.heapify(self._cuts)
         self._patience = patience or {}
         self._now: Ns = 0
-        self._ended: Ns = 0
+        self._busy_until: Ns = 0
         self._planned = self._steps = self._rows = self._preemptions = 0
         self._patient = policy.order.first_come and not policy.limits.queue_limit
         self._queue = max(LEAST_QUEUE, policy.limits.size + 1)
@@ -116,18 +83,20 @@ class FastForward:
     def run(self, requests: Iterable[PlannedRequest]) -> FastReport:
         """Play all ``requests`` to their end."""
         arrivals = ArrivalStream(requests)
-        instance = self.instance
+        instance, undisturbed = self.instance, self.instance.undisturbed
         # With first come, first served, who stands behind a blocked head matters only when the head moves: arrivals
         # stay in the stream until the queue runs low. Time and memory then do not grow with the backlog.
-        lazy = self._patient and arrivals.independent
+        queue = self._queue if self._patient and arrivals.independent else None
         while True:
-            self._deliver(arrivals, self._now, most=self._queue if lazy else None)
+            self._deliver(arrivals, self._now, most=queue)
             at_ns = arrivals.next_ns
             if at_ns is None and arrivals.over:
                 instance.close_arrivals()
+            if undisturbed is not None and undisturbed.plan(self._now):
+                self._glide(undisturbed, arrivals)
+                continue
             step = instance.plan_fused(self._now)
             if step is not None:
-                self._planned += 1
                 self._play(step, arrivals)
                 continue
             times = [at for at in (at_ns, instance.next_wakeup(self._now)) if at is not None]
@@ -142,7 +111,7 @@ class FastForward:
 
     def _arrive(self, arrivals: ArrivalStream) -> None:
         at_ns, planned = arrivals.take()
-        self._tracks[planned.index] = _Track(at_ns, planned.output_tokens)
+        self._tracks[planned.index] = Track(at_ns, planned.output_tokens)
         spec = RequestSpec.from_planned(planned, arrival_ns=at_ns, prefix_block_size=self._prefix_block_size)
         refused = self.instance.submit(spec, at_ns)
         if refused is not None:
@@ -177,16 +146,62 @@ class FastForward:
             self._row(ended, due.at_ns, live.spec.prompt_tokens, live.preemptions)
             arrivals.ended(due.request, due.at_ns)
 
-    def _play(self, step: FusedStep, arrivals: ArrivalStream) -> None:
-        """Execute a step, and as long as nothing can change it, the same again."""
-        wake = self._cost.wake_ns(self._now - self._ended)
-        if not step.may_repeat:
-            self._complete(step, self._now + self._duration_ns(step) + wake, arrivals)
+    # --- steps -------------------------------------------------------------------------------------------------
+
+    def _glide(self, plan: Undisturbed, arrivals: ArrivalStream) -> None:
+        """Execute an undisturbed step; if only the cohort runs, the same again as long as nothing can change it."""
+        self._planned += 1
+        instance, start = self.instance, self._now
+        if not plan.served and plan.decoders == instance.running:
+            self._repeat(plan.number, arrivals)
             return
-        instance, duration_ns, decoders, number = self.instance, self._cost.duration_ns, step.decoders, step.id
-        cohort, observe = instance.cohort, self._observe
+        end = start + self._cost.duration_ns(
+            plan.prefill_tokens, plan.decoders, plan.context_tokens, plan.prefill_pairs, plan.number, plan.joined
+        )
+        end += self._cost.wake_ns(start - self._busy_until)
+        if self._cuts and self._cuts[0].at_ns <= end:
+            self._complete(plan.step(), end, arrivals)
+            return
+        self._now = self._busy_until = end
+        self._steps += 1
+        cohort, tracks = instance.cohort, self._tracks
+        if self._observe is not None:
+            self._observe(plan.step(), start, end)
+        due = cohort.count and cohort.tick >= self._ends.next_tick - 1
+        ends = self._ends.take(cohort.tick + 1, instance.live) if due else {}
+        for request, _, _ in plan.served:
+            track = tracks[request.id]
+            if track.started_ns is None:
+                track.started_ns, track.hit_tokens = start, request.hit_tokens
+        for request in plan.sampled:
+            track = tracks[request.id]
+            if track.first_ns is None:
+                track.first_ns = end
+            if request.emitted + 1 >= track.output:
+                ends[request.id] = STOPPED
+        over = plan.complete(ends)
+        for request in plan.sampled:
+            if request.joined != APART:
+                self._ends.schedule(request, tracks[request.id].output)
+        for live, ended in over:
+            self._over(live, ended, arrivals)
+
+    def _play(self, step: FusedStep, arrivals: ArrivalStream) -> None:
+        """Execute a step of the planner's; if only the cohort runs, the same again as long as nothing can change it."""
+        self._planned += 1
+        if step.may_repeat:
+            self._repeat(step.id, arrivals)
+            return
+        wake = self._cost.wake_ns(self._now - self._busy_until)
+        self._complete(step, self._now + self._duration_ns(step) + wake, arrivals)
+
+    def _repeat(self, number: int, arrivals: ArrivalStream) -> None:
+        """Execute step ``number``, in which the cohort alone runs, and the same again until something may change it."""
+        instance, duration_ns, observe = self.instance, self._cost.duration_ns, self._observe
+        cohort = instance.cohort
+        decoders, last_tick = cohort.count, self._ends.next_tick - 1
         wanted = None if self._patient and instance.waiting else arrivals.next_ns  # a blocked head ignores newcomers
-        last_tick = self._end_ticks[0] - 1
+        wake = self._cost.wake_ns(self._now - self._busy_until)
         while True:
             end = self._now + duration_ns(0, decoders, cohort.context_tokens, 0, number) + wake
             wake = 0
@@ -194,17 +209,15 @@ class FastForward:
                 self._complete(FusedStep(number, (), decoders, cohort.context_tokens, True), end, arrivals)
                 # Fewer go on and nobody waits for their place: still the same step, without them.
                 wanted = arrivals.next_ns
-                if instance.waiting or not cohort.count or (wanted is not None and wanted <= end):
+                if instance.waiting or not cohort.count:
                     return
-                if not instance.repeat():
-                    return
-                decoders, last_tick, number = cohort.count, self._end_ticks[0] - 1, number + 1
-                continue
-            if observe is not None:
-                observe(FusedStep(number, (), decoders, cohort.context_tokens, True), self._now, end)
-            self._steps += 1
-            self._now = self._ended = end
-            instance.complete_repeat()
+                decoders, last_tick = cohort.count, self._ends.next_tick - 1
+            else:
+                if observe is not None:
+                    observe(FusedStep(number, (), decoders, cohort.context_tokens, True), self._now, end)
+                self._steps += 1
+                self._now = self._busy_until = end
+                instance.complete_repeat()
             if (wanted is not None and wanted <= end) or not instance.repeat():
                 return
             number += 1
@@ -224,8 +237,8 @@ class FastForward:
         return self._cost.duration_ns(prefill, decoders, context, pairs, step.id, joined)
 
     def _complete(self, step: FusedStep, end: Ns, arrivals: ArrivalStream) -> None:
-        instance = self.instance
-        start, self._now, self._ended = self._now, end, end
+        instance, tracks = self.instance, self._tracks
+        start, self._now, self._busy_until = self._now, end, end
         if self._observe is not None:
             self._observe(step, start, end)
         self._steps += 1
@@ -234,10 +247,10 @@ class FastForward:
             self._note_starts(step, start)
             instance.during(step)
             self._deliver(arrivals, end)
-        tick = instance.cohort.tick + 1
-        ends = self._ends_of_tick(tick) if step.decoders and self._end_ticks and self._end_ticks[0] <= tick else {}
+        due = step.decoders and instance.cohort.tick >= self._ends.next_tick - 1
+        ends = self._ends.take(instance.cohort.tick + 1, instance.live) if due else {}
         for grant in step.grants:
-            track = self._tracks.get(grant.request)
+            track = tracks.get(grant.request)
             if track is None:
                 continue  # it was ended while the step ran
             if track.started_ns is None:
@@ -249,12 +262,9 @@ class FastForward:
                     ends[grant.request] = STOPPED
         joined, over = instance.complete_fused(step, ends)
         for live in joined:
-            self._schedule_end(live)
+            self._ends.schedule(live, tracks[live.id].output)
         for live, ended in over:
-            self._preemptions += live.preemptions
-            self._row(ended, end, live.spec.prompt_tokens, live.preemptions)
-            if not arrivals.independent:
-                arrivals.ended(ended.request, end)
+            self._over(live, ended, arrivals)
 
     def _note_starts(self, step: FusedStep, start: Ns) -> None:
         for grant in step.grants:
@@ -262,28 +272,13 @@ class FastForward:
             if track.started_ns is None:
                 track.started_ns, track.hit_tokens = start, grant.hit_tokens
 
-    def _schedule_end(self, live: LiveRequest) -> None:
-        """Note the tick at which a new member of the cohort emits its last token."""
-        true_left = self._tracks[live.id].output - live.emitted
-        limit_left = live.stop_at - live.known
-        left, reason = (true_left, STOPPED) if true_left <= limit_left else (limit_left, AT_LIMIT)
-        tick = live.joined + left
-        entry = (live.id, live.epoch, live.joined, reason)
-        if tick in self._ends:
-            self._ends[tick].append(entry)
-        else:
-            self._ends[tick] = [entry]
-            heapq.heappush(self._end_ticks, tick)
+    # --- ends --------------------------------------------------------------------------------------------------
 
-    def _ends_of_tick(self, tick: int) -> dict[int, str]:
-        """Members that emit their last token at ``tick``; who left the cohort meanwhile is passed over."""
-        ends: dict[int, str] = {}
-        while self._end_ticks and self._end_ticks[0] <= tick:
-            for request, epoch, joined, reason in self._ends.pop(heapq.heappop(self._end_ticks)):
-                live = self.instance.live.get(request)
-                if live is not None and live.epoch == epoch and live.joined == joined:
-                    ends[request] = reason
-        return ends
+    def _over(self, live: LiveRequest, ended: Ended, arrivals: ArrivalStream) -> None:
+        self._preemptions += live.preemptions
+        self._row(ended, self._now, live.spec.prompt_tokens, live.preemptions)
+        if not arrivals.independent:
+            arrivals.ended(ended.request, self._now)
 
     def _row(self, ended: Ended, end_ns: Ns, prompt: int, preemptions: int) -> None:
         track = self._tracks.pop(ended.request)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from scheduler_core.policies.manifests import manifests, resolve
 from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.sim.cost import StepCost
-from scheduler_core.sim.fastforward import FastForward, RequestRow
+from scheduler_core.sim.fastforward import FastForward
 from scheduler_core.sim.noise import uniform
+from scheduler_core.sim.rows import RequestRow
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.testing.builders import Played, play, policy_spec, profile, request
 from scheduler_core.types.arrival import PlannedRequest
