@@ -10,7 +10,7 @@ from scheduler_core.cluster.cluster import Cluster
 from scheduler_core.drive.cluster import ClusterDriver
 from scheduler_core.drive.driver import Driver, DriveReport
 from scheduler_core.drive.ports import Sink, Stop
-from scheduler_core.policies.presets import build_instance
+from scheduler_core.policies.presets import build_instance, overlap_of
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.patience import Patience
@@ -47,8 +47,8 @@ def prepare(policy: PolicySpec, target: Target, around: Surroundings) -> Prepare
     """The loop for ``target``, its instances scheduled by the resolved ``policy``."""
     common = {name: getattr(around, name) for name in Surroundings.__dataclass_fields__}
     if target.cluster is None:
-        instance = build_instance(policy, target.capacity)
-        return Prepared(Driver(instance=instance, executor=target.executor, **common), [])
+        instance, depth = build_instance(policy, target.capacity), overlap_of(policy).steps_in_flight
+        return Prepared(Driver(instance=instance, executor=target.executor, depth=depth, **common), [])
     cluster = build_cluster(policy, target.cluster.site)
     loop = ClusterDriver(cluster=cluster, executors=target.cluster.executors, **common)
     return Prepared(loop, _described(cluster))

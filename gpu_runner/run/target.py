@@ -6,7 +6,7 @@ from typing import Any
 
 from scheduler_core.cluster.build import Site
 from scheduler_core.drive.ports import Executor
-from scheduler_core.policies.presets import Capacity
+from scheduler_core.policies.presets import Capacity, overlap_of
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.executor import SimulatedExecutor, TrueOutputs
 from scheduler_core.spec.job import RunJob
@@ -14,6 +14,7 @@ from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import ModelledTarget, TorchTarget
 from scheduler_core.spec.topology import Topology
 from scheduler_core.types.errors import InputError, Problem
+from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.records import Loaded
 from scheduler_core.types.shape import causal_pairs
 from scheduler_core.types.time import Ns
@@ -76,6 +77,8 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
     from gpu_runner.engine.executor import TorchExecutor
     from gpu_runner.engine.settings import EngineSettings
 
+    if overlap_of(policy) is not Overlap.NONE:
+        raise InputError([Problem("execution.overlap", "needs a modelled target; kernels run steps one by one")])
     blocks = _pool_blocks(policy, spec.kv_blocks)
     settings = EngineSettings(
         model=spec.model,
@@ -107,7 +110,9 @@ def _open_modelled(job: RunJob, spec: ModelledTarget, policy: PolicySpec) -> Tar
         raise InputError([Problem("target.modelled.profile", message)])
     cluster = None if spec.topology is None else _open_cluster(job, spec, spec.topology, policy)
     blocks = _pool_blocks(policy, spec.kv_blocks)
-    executor = SimulatedExecutor(profile=profile, noise_seed=job.noise_seed if spec.noise else None)
+    executor = SimulatedExecutor(
+        profile=profile, noise_seed=job.noise_seed if spec.noise else None, overlap=overlap_of(policy)
+    )
     return Target(
         executor=executor if cluster is None else cluster.executors[0],
         capacity=Capacity(kv_blocks=blocks, model_length=profile.model_length),

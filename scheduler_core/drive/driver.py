@@ -1,5 +1,6 @@
 """The one loop: deliver what is due, plan, launch, wait, complete. Simulated and real executors differ only in time."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -49,9 +50,22 @@ class DriveReport:
     plan_digests: tuple[str, ...]
 
 
+@dataclass(slots=True)
+class _InFlight:
+    """A launched step, and the records of its planning that wait for the steps before it.
+
+    The evidence tells steps in the order of their results: what was decided for a step comes right before it.
+    """
+
+    planned: Planned
+    held: list[Record]
+
+
 @dataclass(kw_only=True)
 class Driver:
     """Plays planned requests through an instance on an executor, and writes the evidence.
+
+    ``depth`` steps may be in flight at once, which instance and executor must allow.
 
     ``cancels`` are (request index, time) at which its client gives up, beside those of the plan. ``patience`` has the
     time limits of tiers. The laws are checked every ``law_interval``
@@ -70,6 +84,7 @@ class Driver:
     patience: Mapping[str, Patience] = field(default_factory=dict)
     law_interval: int = 64
     keep_digests: bool = False
+    depth: int = 1
     _agenda: Agenda = field(init=False)
     _tokens: dict[int, list[int]] = field(init=False, default_factory=dict)
     _outcomes: dict[str, int] = field(init=False, default_factory=dict)
@@ -79,6 +94,8 @@ class Driver:
     _failures: int = field(init=False, default=0)
     _total: int = field(init=False, default=0)
     _turn_ns: Ns | None = field(init=False, default=None)
+    _flight: deque[_InFlight] = field(init=False, default_factory=deque)
+    _held: list[Record] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self._agenda = Agenda(self.requests, self.cancels, self.patience)
@@ -99,32 +116,51 @@ class Driver:
                 return self._end(complete=False, reason=reason, outcome=Outcome.FAILED)
             self._deliver(self.executor.now_ns())
             now = self.executor.now_ns()
-            planned = self.instance.plan(now)
-            self._write_all(self.instance.take_records())
-            if planned is None:
-                self._idle(now)
+            if len(self._flight) < self.depth and self._launch(now) and len(self._flight) < self.depth:
+                continue
+            if self._flight:
+                self._turn()
             else:
-                self._play(planned)
+                self._idle(now)
         return self._end(complete=True, reason="every request ended", outcome=Outcome.CANCELLED)
 
     # --- one turn ----------------------------------------------------------------------------------------------
 
-    def _play(self, planned: Planned) -> None:
+    def _launch(self, now_ns: Ns) -> bool:
+        """Plan a step and start it; false when there is nothing to do now."""
+        planned = self.instance.plan(now_ns)
+        self._held += self.instance.take_records()
+        if not self._flight:
+            self._write_all(self._held)
+            self._held = []
+        if planned is None:
+            return False
         if self.keep_digests:
             self._digests.append(planned.plan.digest())
         self.executor.launch(planned.plan)
+        self._flight.append(_InFlight(planned, self._held))
+        self._held = []
+        return True
+
+    def _turn(self) -> None:
+        """Wait for the oldest step, or with room for another one for the next event."""
         result = self._await()
-        self._deliver(result.available_ns)  # a cancel that came while the step ran is not undone by its end
+        if result is None:
+            return
+        # A cancel that came while the step ran is not undone by its end.
+        self._deliver(min(result.available_ns, self.executor.now_ns()))
+        step = self._flight.popleft()
         completed = self.instance.complete(result)
         self._steps += 1
         self._failures = self._failures + 1 if result.failure is not None else 0
-        self.sink.write(step_record(planned, result, completed, host_since_ns=self._turn_ns))
+        self._write_all(step.held)
+        self.sink.write(step_record(step.planned, result, completed, host_since_ns=self._turn_ns))
         self._turn_ns = result.available_ns
-        self._collect(planned, result, completed)
+        self._collect(step.planned, result, completed)
         if self._steps % self.law_interval == 0:
             self._check()
 
-    def _await(self) -> StepResult:
+    def _await(self) -> StepResult | None:
         while True:
             due = self._agenda.next_ns()
             result = self.executor.wait(due)
@@ -133,6 +169,8 @@ class Driver:
             if due is None:
                 raise ExecutorError("the executor returned from waiting for a step without one")
             self._deliver(max(due, self.executor.now_ns()))
+            if len(self._flight) < self.depth:
+                return None
 
     def _idle(self, now_ns: Ns) -> None:
         self._turn_ns = None
@@ -177,6 +215,8 @@ class Driver:
             self._write_ended(ended, result.available_ns)
 
     def _write_ended(self, ended: Ended, at_ns: Ns) -> None:
+        if self._flight:
+            self._write_held(ended.request)
         tokens = self._tokens.pop(ended.request, None)
         self.sink.write(finished_record(ended, at_ns, tokens))
         self._outcomes[ended.outcome.value] = self._outcomes.get(ended.outcome.value, 0) + 1
@@ -184,6 +224,13 @@ class Driver:
         self._agenda.ended(ended.request, at_ns)
         if self.on_progress is not None:
             self.on_progress(self._ended, self._total)
+
+    def _write_held(self, request: int) -> None:
+        """What steps in flight hold of a request that ends before them."""
+        for held in (*(step.held for step in self._flight), self._held):
+            own = [record for record in held if getattr(record, "request", None) == request]
+            self._write_all(own)
+            held[:] = [record for record in held if record not in own]
 
     def _write_all(self, records: list[Record]) -> None:
         for record in records:
@@ -198,12 +245,14 @@ class Driver:
         self._laws += 1
 
     def _end(self, *, complete: bool, reason: str, outcome: Outcome) -> DriveReport:
+        while self._flight:
+            self._turn()
         now = self.executor.now_ns()
         for request in self.instance.open_requests():
             ended = self.instance.abort(request, outcome=outcome, reason=reason)
             if ended is not None:
                 self._write_ended(ended, now)
-        self._write_all(self.instance.take_records())
+        self._write_all([*self._held, *self.instance.take_records()])
         self._check()
         self.sink.write(RunFinished(now, complete, reason, self._steps, self._laws))
         digests = tuple(self._digests)

@@ -71,7 +71,7 @@ class _Instance:
     """What must hold of the steps of one instance."""
 
     resident: set[int] = field(default_factory=set)
-    ended_in_step: set[int] = field(default_factory=set)
+    ended_at: dict[int, Ns] = field(default_factory=dict)
     last_step: int | None = None
     last_available: Ns = 0
 
@@ -226,10 +226,12 @@ class Audit:
         seen = Counter([grant[0] for grant in step.grants])
         seen.update([row[0] for row in step.stalled])
         instance = self._instances[step.instance]
-        for request in instance.ended_in_step & seen.keys():
-            del seen[request]  # it was cancelled while the step ran: planned with it, ended before its result
-        instance.ended_in_step.clear()
-        once = len(seen) == len(step.grants) + len(step.stalled) and seen.keys() == instance.resident
+        for request, ended_ns in tuple(instance.ended_at.items()):
+            if step.planned_ns >= ended_ns:
+                del instance.ended_at[request]
+            else:  # planned with it, which ended while the step ran or the one before
+                seen.pop(request, None)
+        once = max(seen.values(), default=1) == 1 and seen.keys() == instance.resident
         if once:
             self.checks["resident once"] += 1
         else:
@@ -294,7 +296,7 @@ class Audit:
         instance = self._instances[state.instance]
         if record.request in instance.resident:
             instance.resident.discard(record.request)
-            instance.ended_in_step.add(record.request)
+            instance.ended_at[record.request] = record.at_ns
         self._ended[record.outcome] += 1
         self._ids_ended.add(record.request)
         self._check("R25 ordering", record.at_ns >= (state.last_ns or state.arrived_ns), where,

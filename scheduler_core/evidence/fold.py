@@ -11,7 +11,7 @@ from scheduler_core.evidence.sweep import SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
-from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.reasons import Outcome, Stall
 from scheduler_core.types.records import (
     Admitted,
     Arrived,
@@ -35,13 +35,13 @@ REQUEST_INTS = (
     "request", "tenant", "tier", "prompt_tokens", "output_limit", "output_tokens", "hit_tokens", "rehit_tokens",
     "preemptions", "recomputed_tokens", "steps", "stalled_steps", "arrival_ns", "ended_ns", "first_token_ns",
     "last_token_ns", "first_gap_ns", "longest_gap_ns", "longest_gap_index", "longest_gap_cause", "stall_cause",
-    "outcome", "stage", "reason", "cold", "queue_first_ns", "prefill_first_ns",
+    "outcome", "stage", "reason", "cold", "queue_first_ns", "prefill_first_ns", "hidden_ns",
 )  # fmt: skip
 SEGMENT_COLUMNS = tuple(f"{name}_ns" for name in SEGMENTS)
 STEP_INTS = (
-    "step", "planned_ns", "available_ns", "compute_ns", "prefill_tokens", "decode_tokens", "recompute_tokens",
-    "prefill_requests", "decode_requests", "stalled", "kv_used", "kv_cached", "kv_free", "waiting", "running",
-    "paused", "budget", "device_bytes", "instance", "idle_ns", "idle_empty_ns", "idle_cause",
+    "step", "planned_ns", "available_ns", "compute_ns", "work_ns", "path_ns", "prefill_tokens", "decode_tokens",
+    "recompute_tokens", "prefill_requests", "decode_requests", "stalled", "kv_used", "kv_cached", "kv_free", "waiting",
+    "running", "paused", "budget", "device_bytes", "instance", "idle_ns", "idle_empty_ns", "idle_cause",
 )  # fmt: skip
 GAP_INTS = ("request", "token", "at_ns", "gap_ns", "cause")
 
@@ -136,6 +136,7 @@ class RunFold:
         self._gaps = gaps
         self._open: dict[int, Timeline] = {}
         self._instances: defaultdict[int, Idleness] = defaultdict(Idleness)
+        self._available: dict[int, Ns] = {}
         self._takers: dict[type[Any], Any] = {
             RunStarted: self._run_started,
             Loaded: self._loaded,
@@ -244,12 +245,18 @@ class RunFold:
         if record.device_bytes is not None:
             self.device_bytes = max(self.device_bytes, record.device_bytes)
         self._steps.append(
-            record.id, record.planned_ns, record.available_ns, shape.compute_ns, prefill, decode, recompute,
-            prefilling, len(record.grants) - prefilling, len(record.stalled), record.kv_used, record.kv_cached,
-            record.kv_free, record.waiting, record.running, record.paused, record.budget,
-            MISSING if record.device_bytes is None else record.device_bytes, record.instance, idle_ns, idle_empty_ns,
-            self.labels.causes.code(idle_cause) if idle_cause else MISSING,
+            record.id, record.planned_ns, record.available_ns, shape.compute_ns, shape.work_ns, self._path(record),
+            prefill, decode, recompute, prefilling, len(record.grants) - prefilling, len(record.stalled),
+            record.kv_used, record.kv_cached, record.kv_free, record.waiting, record.running, record.paused,
+            record.budget, MISSING if record.device_bytes is None else record.device_bytes, record.instance, idle_ns,
+            idle_empty_ns, self.labels.causes.code(idle_cause) if idle_cause else MISSING,
         )  # fmt: skip
+
+    def _path(self, record: Step) -> Ns:
+        """What the step adds to its instance's critical path: its span, less what lies over the step before."""
+        before = self._available.get(record.instance, record.planned_ns)
+        self._available[record.instance] = record.available_ns
+        return max(0, record.available_ns - max(before, record.planned_ns))
 
     def _account(self, record: Step, shape: StepTime, has_prefill: bool) -> None:  # noqa: FBT001
         at, open_, loads = record.available_ns, self._open, self.loads
@@ -261,6 +268,7 @@ class RunFold:
             instance.resident += line.waiting_since is not None
             line.join(shape, phase, loads)
             line.steps += 1
+            line.work += shape.work_ns
             if phase == Phase.RECOMPUTE:
                 line.recomputed += length
             if has_prefill and phase == Phase.DECODE:
@@ -271,8 +279,9 @@ class RunFold:
             line = open_.get(request)
             if line is not None:
                 line.join(shape, _STALLED, loads)
-                line.stalled_steps += 1
-                line.stall_cause = line.gap_stalled = cause
+                if cause != Stall.IN_FLIGHT:  # its own step before still runs: that is no stall
+                    line.stalled_steps += 1
+                    line.stall_cause = line.gap_stalled = cause
 
     def _token(self, request: int, line: Timeline, at_ns: Ns) -> None:
         gap = line.emit(at_ns)
@@ -326,6 +335,7 @@ class RunFold:
             labels.reasons.code(record.reason),
             int(cold),
             *_first_parts(line),
+            max(0, line.work - sum(line.segments[rank] for rank in _WORK_RANKS)),
             *line.segments,
         )
 
@@ -334,6 +344,19 @@ def _int(value: int | None) -> int:
     return MISSING if value is None else value
 
 
+_WORK_RANKS = tuple(
+    SEGMENTS.index(name)
+    for name in (
+        IntervalClass.COMPUTE_PREFILL,
+        IntervalClass.COMPUTE_DECODE,
+        IntervalClass.RECOMPUTE,
+        IntervalClass.INPUT_TRANSFER,
+        IntervalClass.INPUT_PREPARE,
+        IntervalClass.SWAP,
+        IntervalClass.OUTPUT_TRANSFER,
+        IntervalClass.STREAM_OUTPUT,
+    )
+)
 _RANK_QUEUE = SEGMENTS.index(IntervalClass.QUEUE)
 _RANK_PREFILL = SEGMENTS.index(IntervalClass.COMPUTE_PREFILL)
 

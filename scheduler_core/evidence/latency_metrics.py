@@ -24,6 +24,7 @@ LATENCIES: dict[str, str] = {
     "output_transfer": "copying its output from the device",
     "stream_output": "token ready to handed to the caller",
     "host_gap": "the driver's work between two steps",
+    "hidden_work": "work of its steps that ran beside other work, off its critical path",
     "unattributed": "elapsed time that no interval covers",
 }
 _QUANTILES = (0.5, 0.95, 0.99)

@@ -171,6 +171,7 @@ class Requests:
             ),
             "longest_gap_ms": _column(rows["longest_gap_ns"], failed, (Absence.NOT_APPLICABLE, single)),
             "first_gap_ms": _column(rows["first_gap_ns"], failed, (Absence.NOT_APPLICABLE, single)),
+            "hidden_work_ms": _column(rows["hidden_ns"], failed),
             "queue_to_first_token_ms": _column(rows["queue_first_ns"], (Absence.FAILED, no_token)),
             "prefill_to_first_token_ms": _column(rows["prefill_first_ns"], (Absence.FAILED, no_token)),
         }

@@ -93,6 +93,10 @@ def _idle(cause: str) -> Value:
     return value
 
 
+def _hidden_ms(run: RunTables) -> float:
+    return max(0, run.steps.sums["work_ns"] - run.steps.sums["path_ns"]) / NS_PER_MS
+
+
 def _queue_length(run: RunTables) -> float | None:
     rows, measured = run.requests.rows, run.requests.measured
     waited = rows["queue_ns"][measured].sum() + rows["requeue_ns"][measured].sum()
@@ -221,6 +225,14 @@ def _device() -> list[Metric]:
              _idle("policy")),
         _run("idle_gap_memory_ms", "ms", "part of idle_gap_ms in which memory held requests back", "lower",
              _idle("memory")),
+        _run("step_work_ms", "ms", "host, copies and compute of all steps, added up: their time one after the other",
+             "lower", lambda run: run.steps.sums["work_ns"] / NS_PER_MS),
+        _run("step_path_ms", "ms", "what the steps add to the critical path: each one's span, less what lies over the "
+             "step before", "lower", lambda run: run.steps.sums["path_ns"] / NS_PER_MS),
+        _run("hidden_work_ms", "ms", "step_work_ms - step_path_ms: work that ran beside other steps", "none",
+             _hidden_ms),
+        _run("hidden_work_share", "share", "hidden_work_ms / step_work_ms; it is a gain only where elapsed time falls",
+             "none", lambda run: _ratio(_hidden_ms(run), run.steps.sums["work_ns"] / NS_PER_MS)),
         _run("idle_empty_ms", "ms", "device idle with nothing to run", "none",
              lambda run: run.steps.sums["idle_empty_ns"] / NS_PER_MS),
         Metric("model_load_ms", "ms", "load and initialise, summed over instance starts", "lower", "pool",

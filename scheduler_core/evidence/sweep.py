@@ -48,6 +48,9 @@ PHASE_CLASS: dict[str, str] = {
 }
 
 
+_NO_WORK = (IntervalClass.HOST_GAP, IntervalClass.STALLED)
+
+
 class Segment(NamedTuple):
     """``[start_ns, end_ns)`` was spent on ``kind``, one of `SEGMENTS`."""
 
@@ -93,12 +96,17 @@ class StepTime:
     """What one step means for the time of a request that took part in it, computed once for all of them.
 
     Participants own the step's compute (as their phase) and its transfer lanes; host planning before the compute is
-    their ``input_prepare``. Residents that were granted nothing are ``stalled`` for the whole span. The host's
-    book-keeping before the planning is everybody's ``host_gap``; a wait for admission ends only at ``planned_ns``.
+    their ``input_prepare``, up to where the executor says that the step waited for a resource (a lane ``stalled``).
+    Residents that were granted nothing are ``stalled`` for the whole span. The host's book-keeping before the planning
+    is everybody's ``host_gap``; a wait for admission ends only at ``planned_ns``.
+
+    ``work_ns`` is what the step's own lanes take together: its elapsed time if nothing lay over anything.
     """
 
     __slots__ = (
+        "_between",
         "_lanes",
+        "_prepared_ns",
         "_totals",
         "compute_end_ns",
         "compute_ns",
@@ -106,6 +114,7 @@ class StepTime:
         "end_ns",
         "planned_ns",
         "start_ns",
+        "work_ns",
     )
 
     def __init__(self, step: Step) -> None:
@@ -119,7 +128,11 @@ class StepTime:
         self.compute_start_ns = min((start for start, _ in compute), default=step.planned_ns)
         self.compute_end_ns = max((end for _, end in compute), default=self.compute_start_ns)
         self.compute_ns = union_ns(compute)
+        self.work_ns = sum(end - start for kind, _, start, end in step.lanes if kind not in _NO_WORK)
+        waits = (start for kind, _, start, _ in step.lanes if kind == IntervalClass.STALLED)
+        self._prepared_ns = min([self.compute_start_ns, *waits])
         self._totals: dict[str, list[tuple[int, Ns]]] = {}
+        self._between: dict[tuple[str, Ns, Ns], list[tuple[int, Ns]]] = {}
 
     def spans(self, role: str) -> list[Segment]:
         """Spans for a participant of phase ``role``, or for a stalled resident (``stalled``)."""
@@ -127,7 +140,7 @@ class StepTime:
             stalled = Segment(IntervalClass.STALLED.value, self.planned_ns, self.end_ns)
             return [stalled, Segment(IntervalClass.HOST_GAP.value, self.start_ns, self.planned_ns)]
         own = PHASE_CLASS[role]
-        spans = [Segment(IntervalClass.INPUT_PREPARE.value, self.planned_ns, self.compute_start_ns)]
+        spans = [Segment(IntervalClass.INPUT_PREPARE.value, self.planned_ns, self._prepared_ns)]
         spans += [Segment(own if kind == COMPUTE else kind, start, end) for kind, _, start, end in self._lanes]
         return spans
 
@@ -137,6 +150,14 @@ class StepTime:
         if found is None:
             found = total_by_rank(sweep(self.spans(role), self.start_ns, self.end_ns))
             self._totals[role] = found
+        return found
+
+    def totals_between(self, role: str, start_ns: Ns, end_ns: Ns) -> list[tuple[int, Ns]]:
+        """As `totals`, over ``[start_ns, end_ns)``."""
+        key = role, start_ns, end_ns
+        found = self._between.get(key)
+        if found is None:
+            found = self._between[key] = total_by_rank(sweep(self.spans(role), start_ns, end_ns))
         return found
 
 

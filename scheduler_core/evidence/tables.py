@@ -50,7 +50,7 @@ def absence_column(reasons: Sequence[tuple[Absence, Mask]], rows: int) -> Any:
 
 def step_columns(rows: Mapping[str, Ints], labels: Labels) -> dict[str, Any]:
     """Arrow columns of the steps table."""
-    known = ("planned", "available", "compute", "idle", "idle_empty")
+    known = ("planned", "available", "compute", "work", "path", "idle", "idle_empty")
     columns: dict[str, Any] = {}
     for name in STEP_INTS:
         stem = name.removesuffix("_ns")

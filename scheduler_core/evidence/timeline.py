@@ -30,8 +30,9 @@ CAUSE_DECODE = "decode"
 class Timeline:
     """Accumulates the sweep of one request; `segments` holds ns per rank of `SEGMENTS`.
 
-    Steps of a request hardly ever overlap in time, so each is accounted by its precomputed totals; only overlapping
-    ones (a pipelined executor) are swept together. ``cursor`` is the instant up to which time is accounted.
+    Where a request's steps do not overlap in time, each is accounted by its precomputed totals. Overlapping ones are
+    swept together, and settled as far as no later step can reach: steps begin in order. ``cursor`` is the instant up to
+    which time is accounted. ``work`` is what the lanes of its steps took together, whether on its path or hidden.
     """
 
     __slots__ = (
@@ -62,6 +63,7 @@ class Timeline:
         "tokens",
         "waiting_kind",
         "waiting_since",
+        "work",
     )
 
     def __init__(self, arrived: Arrived) -> None:
@@ -88,6 +90,7 @@ class Timeline:
         self.gap_stalled = ""
         self.gap_prefill = False
         self.gap_host: Ns = 0
+        self.work: Ns = 0
 
     def join(self, shape: StepTime, role: str, loads: Sequence[Segment]) -> None:
         """The request takes part in a step as ``role`` (a phase, or stalled); a wait ends with the step's planning."""
@@ -95,6 +98,8 @@ class Timeline:
             self._end_wait(shape.planned_ns, loads)
         elif self.pending and shape.start_ns >= self.pending_end:
             self._settle()
+        elif self.pending:
+            self._settle_until(shape.start_ns)
         if not self.pending and shape.planned_ns > self.cursor:
             self.gap_host += shape.planned_ns - self.cursor
         self.pending.append((shape, role))
@@ -177,6 +182,20 @@ class Timeline:
             self.cursor = shape.end_ns
         elif self.pending:
             self._sweep(self._pending_spans(), self.pending_end)
+
+    def _settle_until(self, at_ns: Ns) -> None:
+        """Account up to ``at_ns``, before which no further step begins."""
+        if at_ns <= self.cursor:
+            return
+        if len(self.pending) == 1:
+            shape, role = self.pending[0]
+            totals = shape.totals_between(role, self.cursor, at_ns)
+        else:
+            totals = total_by_rank(sweep(self._pending_spans(), self.cursor, at_ns))
+        for rank, spent in totals:
+            self.segments[rank] += spent
+        self.cursor = at_ns
+        self.pending = [(shape, role) for shape, role in self.pending if shape.end_ns > at_ns]
 
     def _segments_until(self, at_ns: Ns) -> list[Ns]:
         """What `segments` would be at ``at_ns``; pending steps stay pending, a later one may overlap them."""

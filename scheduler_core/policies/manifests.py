@@ -47,6 +47,9 @@ _POOL = {
     "drawn ones); sticky (where its session is); prefix (where most of its prompt is cached); first_token (where that "
     "is predicted soonest).",
     "pools.look_every_ms": "How often the router learns the load of the instances. 0: it always knows.",
+    "execution.overlap": "What of host work and copies runs beside a computing step: nothing (none), the end of the "
+    "step before (pipelined), a step of other requests (two_stream) or of the same ones too (schedule_ahead). On "
+    "a modelled instance.",
 }
 _POOLS: dict[str, Any] = {"layout": "single", "route": "least_loaded", "look_every_ms": 0}
 _QUEUE = {
@@ -68,6 +71,7 @@ STATIC = Manifest(
             "cache": {"block_size": 16, "prefix": "none", "eviction": "lru", "admit": "limit"},
             "batch": {"size": 8, "token_budget": 8192, "chunked_prefill": True, "max_wait_ms": 0, "queue_limit": 0},
             "pools": _POOLS,
+            "execution": {"overlap": "none"},
         }
     ),
     settable={
@@ -99,6 +103,7 @@ VLLM_V1 = Manifest(
                 "queue_limit": 0,
             },
             "pools": _POOLS,
+            "execution": {"overlap": "none"},
         }
     ),
     settable={
@@ -123,6 +128,7 @@ def _defaults(policy: str, *, cache: dict[str, Any], batch: dict[str, Any]) -> P
             "cache": {"block_size": 16, "prefix": "none", "eviction": "lru", "admit": "known", **cache},
             "batch": {"size": 64, "token_budget": 2048, "chunked_prefill": True, "queue_limit": 0, **batch},
             "pools": _POOLS,
+            "execution": {"overlap": "none"},
         }
     )
 
@@ -290,8 +296,11 @@ def check_against(spec: PolicySpec, *, model_length: int, kv_blocks: int) -> Non
 
 
 def check_layout(policy: PolicySpec, target: TargetSpec) -> None:
-    """Refuse a resolved policy whose section ``pools`` does not suit the instances of ``target``."""
+    """Refuse a resolved policy whose section ``pools`` or ``execution`` does not suit ``target``."""
     instances = target.instances
+    if policy.execution.overlap not in (None, "none") and (target.modelled is None or instances > 1):
+        message = "needs one modelled instance: kernels and the instances of a cluster run their steps one by one"
+        raise InputError([Problem("execution.overlap", message)])
     if policy.pools.layout == "single" and instances > 1:
         message = f"is single, but the target has {instances} instances; set it to replicas, or leave out the topology"
         raise InputError([Problem("pools.layout", message)])

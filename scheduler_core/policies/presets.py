@@ -37,6 +37,7 @@ from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.policy import Limits, Order, PolicySet
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.types.errors import InputError, Problem
+from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.time import ns_from_ms
 
 
@@ -165,7 +166,15 @@ def build_policy(spec: PolicySpec, capacity: Capacity) -> PolicySet:
 
 def build_instance(spec: PolicySpec, capacity: Capacity) -> Instance:
     """An instance that schedules by ``spec``; ``cache.blocks`` may lower the pool, never raise it."""
-    return Instance(build_policy(spec, capacity))
+    overlap = overlap_of(spec)
+    return Instance(
+        build_policy(spec, capacity), depth=overlap.steps_in_flight, plan_on_promises=overlap.plans_on_promises
+    )
+
+
+def overlap_of(spec: PolicySpec) -> Overlap:
+    """What may run beside a computing step under ``spec``."""
+    return Overlap(resolve(spec).execution.overlap or Overlap.NONE)
 
 
 def _limits(spec: PolicySpec, capacity: Capacity) -> Limits:

@@ -11,6 +11,7 @@ back. ``epoch`` rises when a request loses its blocks, so that an answer to an o
 """
 
 from scheduler_core.types.errors import CallerError
+from scheduler_core.types.plan import Grant
 
 
 class Progress:
@@ -57,14 +58,14 @@ class Progress:
         self.known += 1
         self.promised -= 1
 
-    def restart(self, *, revoked_sample: bool) -> int:
+    def restart(self, revoked: Grant | None) -> int:
         """Blocks are lost: forget computed tokens, keep emitted ones (V-16); returns the tokens lost.
 
-        ``revoked_sample`` says that a grant of the step being planned, which would have sampled, is taken back.
+        ``revoked`` is a grant of the step being planned, which is taken back. What is in flight is computed in vain.
         """
-        lost = self.confirmed
+        lost = self.granted - (revoked.length if revoked is not None else 0)
         self.granted = self.confirmed = 0
-        self.promised -= revoked_sample
+        self.promised -= revoked is not None and revoked.samples
         self.epoch += 1
         return lost
 

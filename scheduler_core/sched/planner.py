@@ -23,6 +23,7 @@ _WAITING = Serve.WAITING
 _PREFILLS = Serve.PREFILLS
 _DECODE = Phase.DECODE
 _PRIORITY = Preempt.PRIORITY
+_IN_FLIGHT = Stall.IN_FLIGHT
 _BATCH_FULL = Defer.BATCH_FULL
 _NO_BLOCKS = Defer.NO_BLOCKS
 _NO_BUDGET = Defer.NO_BUDGET
@@ -132,7 +133,11 @@ class StepBuilder:
         cause = Stall.BUDGET_SPENT if self._view.budget_left == 0 else Stall.HELD_BY_POLICY
         if self._view.budget_left and prefill:
             cause = Stall.OTHERS_PREFILL
-        return tuple((request, cause.value) for request in self.state.apart if request not in self.grants)
+        return tuple(
+            (number, (_IN_FLIGHT if request.granted > request.confirmed else cause).value)
+            for number, request in self.state.apart.items()
+            if number not in self.grants
+        )
 
     # --- running requests --------------------------------------------------------------------------------------
 
@@ -149,10 +154,14 @@ class StepBuilder:
                 break
             if request.state is not _RUNNING or request.id in self.grants:
                 continue
-            if request.promised and not state.plan_on_promises:
+            if request.promised and not self._may_follow(request):
                 continue
             if serve is _ALL or request.prefilling == (serve is _PREFILLS):
                 self._serve_one(request)
+
+    def _may_follow(self, request: LiveRequest) -> bool:
+        """Whether a request may be planned on its promised token: not when that is the last its limit allows."""
+        return self.state.plan_on_promises and request.known + request.promised < request.stop_at
 
     def _serve_one(self, request: LiveRequest) -> None:
         view = self._view
@@ -379,7 +388,7 @@ def preempt(
     victim.apply(Event.PREEMPT)
     state.released.append(victim.id)
     epoch = victim.epoch
-    lost = victim.restart(revoked_sample=revoked is not None and revoked.samples)
+    lost = victim.restart(revoked)
     victim.lost_until = max(victim.lost_until, lost)
     victim.preemptions += 1
     held = state.memory.release(victim)

@@ -1,6 +1,7 @@
 """How long a step takes on the modelled target, in whole nanoseconds."""
 
 from bisect import bisect_right
+from typing import NamedTuple
 
 from scheduler_core.sim.noise import standard_normal
 from scheduler_core.spec.target import Knots, Profile
@@ -11,17 +12,28 @@ LEAST_FACTOR = 0.05
 _LISTED = 4096
 
 
+class StepParts(NamedTuple):
+    """Durations of a step's parts in their order, in ns; they add up to the step's duration."""
+
+    prepare_ns: Ns
+    copy_in_ns: Ns
+    device_ns: Ns
+    copy_out_ns: Ns
+    finish_ns: Ns
+
+
 class StepCost:
     """Step durations of a profile; with a noise seed, a drift of the whole run and a residual of each step.
 
-    A step takes the host's time (`spec.target.HostTime`), then the device's (`spec.target.Affine`). Noise is
-    multiplicative: ``exact * (1 + drift) * (1 + residual)``, both normal with the standard deviations that calibration
-    measured, and depends only on the seed and the step's number.
+    A step takes the time of host (`spec.target.HostTime`), copies (`spec.target.CopyTime`) and device
+    (`spec.target.Affine`). Noise is multiplicative: ``exact * (1 + drift) * (1 + residual)``, both normal with the
+    standard deviations that calibration measured, and depends only on the seed and the step's number.
     """
 
     __slots__ = (
         "_by_tokens",
         "_context",
+        "_copies",
         "_decode",
         "_drift",
         "_host",
@@ -36,14 +48,17 @@ class StepCost:
     )
 
     def __init__(self, profile: Profile, noise_seed: int | None = None) -> None:
-        cost, host = profile.cost, profile.host
-        self._prefill, self._pair = cost.prefill_token_ns, cost.prefill_pair_ns
-        self._decode, self._context = cost.decode_request_ns + host.request_ns, cost.context_token_ns
-        self._host, self._request, self._joined = host.base_ns, host.request_ns, host.joined_ns
+        cost, host, copies = profile.cost, profile.host, profile.copies
+        # What every request that decodes or joins costs in host and copies, before and after the device.
+        self._request = host.request_ns + host.finish_request_ns + copies.output_request_ns
+        self._prefill, self._pair = cost.prefill_token_ns + copies.input_token_ns, cost.prefill_pair_ns
+        self._decode = cost.decode_request_ns + copies.input_token_ns + self._request
+        self._context, self._joined = cost.context_token_ns, host.joined_ns
+        self._host, self._copies = host, copies
         self._wake = host.wake_knots
         self._knots = cost.batch_knots
         # Nearly every step has few tokens: their part is looked up, with what every step costs already in it.
-        fixed = cost.base_ns + host.base_ns
+        fixed = cost.base_ns + host.base_ns + host.finish_base_ns + copies.input_base_ns + copies.output_base_ns
         self._by_tokens = [fixed + _along(cost.batch_knots, tokens) for tokens in range(self._listed())]
         self._residual_share = profile.residual_share
         self._noise_seed = noise_seed
@@ -68,9 +83,17 @@ class StepCost:
             exact *= max(LEAST_FACTOR, self._drift * residual)
         return round(exact) or 1
 
-    def host_ns(self, shape: StepShape) -> Ns:
-        """The part of `step_ns` in which the host works and the device waits, without noise."""
-        return round(self._host + self._request * (shape.decode_requests + shape.joined) + self._joined * shape.joined)
+    def parts(self, shape: StepShape, step: int) -> StepParts:
+        """`step_ns` in parts: host and copies without noise, the device what is left, at least 1 ns."""
+        host, copies = self._host, self._copies
+        requests = shape.decode_requests + shape.joined
+        tokens = shape.prefill_tokens + shape.decode_requests
+        prepare = round(host.base_ns + host.request_ns * requests + host.joined_ns * shape.joined)
+        copy_in = round(copies.input_base_ns + copies.input_token_ns * tokens)
+        copy_out = round(copies.output_base_ns + copies.output_request_ns * requests)
+        finish = round(host.finish_base_ns + host.finish_request_ns * requests)
+        device = max(1, self.step_ns(shape, step) - prepare - copy_in - copy_out - finish)
+        return StepParts(prepare, copy_in, device, copy_out, finish)
 
     def wake_ns(self, idle_ns: Ns) -> Ns:
         """What a step takes longer because nothing ran for ``idle_ns`` before it."""

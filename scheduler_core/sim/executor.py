@@ -1,10 +1,13 @@
 """Executes plans on a simulated clock."""
 
+from collections import deque
+
 from scheduler_core.sim.cost import StepCost
+from scheduler_core.sim.lanes import Lanes
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
-from scheduler_core.types.intervals import COMPUTE, DEVICE, HOST, IntervalClass, Lane
+from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.plan import Grant, GrantResult, StepPlan, StepResult
 from scheduler_core.types.shape import shape_of
 from scheduler_core.types.time import Ns
@@ -48,14 +51,24 @@ class TrueOutputs:
 class SimulatedExecutor:
     """Jumps its clock to the next completion. It alone knows how long each answer really is.
 
-    Its tokens have no ids. ``noise_seed`` None makes durations exact.
+    Its tokens have no ids. ``noise_seed`` None makes durations exact. ``overlap`` says what may run beside what; with
+    more than one step in flight, results come back in launch order.
     """
 
-    def __init__(self, *, profile: Profile, noise_seed: int | None = None, outputs: TrueOutputs | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        profile: Profile,
+        noise_seed: int | None = None,
+        outputs: TrueOutputs | None = None,
+        overlap: Overlap = Overlap.NONE,
+    ) -> None:
         self._cost = StepCost(profile, noise_seed)
+        self._lanes = Lanes(overlap)
+        self._depth = overlap.steps_in_flight
         self._now: Ns = 0
-        self._ended: Ns = 0
-        self._launched: StepResult | None = None
+        self._busy_until: Ns = 0
+        self._launched: deque[tuple[Ns, StepResult]] = deque()
         self._outputs = outputs or TrueOutputs()
 
     def now_ns(self) -> Ns:
@@ -65,22 +78,22 @@ class SimulatedExecutor:
         self._outputs.open(request)
 
     def launch(self, plan: StepPlan) -> None:
-        if self._launched is not None:
-            raise ExecutorError(f"step {plan.id} launched while step {self._launched.plan_id} runs")
-        shape = shape_of(plan)
-        end = self._now + self._cost.step_ns(shape, plan.id) + self._cost.wake_ns(self._now - self._ended)
-        began = min(self._now + self._cost.host_ns(shape), end)
+        if len(self._launched) >= self._depth:
+            raise ExecutorError(f"step {plan.id} launched while step {self._launched[0][1].plan_id} runs")
+        parts = self._cost.parts(shape_of(plan), plan.id)
+        wake = self._cost.wake_ns(max(0, self._now - self._busy_until))
+        if wake:
+            parts = parts._replace(device_ns=parts.device_ns + wake)
+        placed = self._lanes.place(self._now, parts)
+        self._busy_until = placed.known_ns
         answers = tuple([self._outputs.answer(grant) for grant in plan.grants])
-        lanes: tuple[Lane, ...] = (Lane(COMPUTE, DEVICE, began, end),)
-        if began > self._now:
-            lanes = (Lane(IntervalClass.INPUT_PREPARE, HOST, self._now, began), *lanes)
-        self._launched = StepResult(plan.id, answers, lanes, self._now, end)
+        result = StepResult(plan.id, answers, placed.lanes, self._now, placed.available_ns)
+        self._launched.append((placed.known_ns, result))
 
     def wait(self, until_ns: Ns | None) -> StepResult | None:
-        result = self._launched
-        if result is not None and (until_ns is None or result.available_ns <= until_ns):
-            self._launched = None
-            self._now = self._ended = result.available_ns
+        if self._launched and (until_ns is None or self._launched[0][0] <= until_ns):
+            known, result = self._launched.popleft()
+            self._now = max(self._now, known)
             return result
         if until_ns is None:
             raise ExecutorError("asked to wait for a step, but none was launched")

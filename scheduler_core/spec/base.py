@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -13,6 +13,8 @@ class Spec(BaseModel):
     """A frozen value with no unknown keys; equal specs have equal digests in every process."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_strip_whitespace=True)
+    later_sections: ClassVar[tuple[str, ...]] = ()
+    """Sections that the spec had not always: while all in them is absent, they change no digest."""
 
     @model_validator(mode="before")
     @classmethod
@@ -31,6 +33,9 @@ class Spec(BaseModel):
     def digest(self) -> str:
         """Hex digest of the canonical form without what is absent, so that a new optional setting changes no digest."""
         data = self.model_dump(mode="json", exclude_none=True)
+        for section in self.later_sections:
+            if not data.get(section, True):
+                del data[section]
         text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -1,10 +1,10 @@
-"""The policy spec: four separate sections, so that a difference between two arms has a layer.
+"""The policy spec: separate sections, so that a difference between two arms has a layer.
 
 A policy names a preset, which fills all sections; what is written overrides. `scheduler_core.policies.manifests`
 describes each preset and resolves a spec to its complete form.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -82,17 +82,31 @@ class PoolsSection(Spec):
     )
 
 
+class ExecutionSection(Spec):
+    """Execution of steps: what of the host's work and the copies runs beside the device's. Modelled targets only."""
+
+    overlap: Literal["none", "pipelined", "two_stream", "schedule_ahead"] | None = Field(
+        None,
+        description="none: prepare, copy, compute, copy back and finish one after the other. pipelined: the host "
+        "finishes a step beside the next one. two_stream: also prepares and copies a step of other requests while one "
+        "computes. schedule_ahead: also of the same requests, on the tokens still being computed.",
+    )
+
+
 class PolicySpec(Spec):
     """A preset and what differs from it."""
+
+    later_sections: ClassVar[tuple[str, ...]] = ("execution",)
 
     policy: Name = Field(description="Name of a preset, or of an installed policy.")
     order: OrderSection = OrderSection()
     cache: CacheSection = CacheSection()
     batch: BatchSection = BatchSection()
     pools: PoolsSection = PoolsSection()
+    execution: ExecutionSection = ExecutionSection()
 
 
 LEAVES_ONLY = ("fifo", "cost")
 """Orders of eviction that may rank a beginning before what follows it, so that only the radix tree can use them."""
 
-SECTIONS = ("order", "cache", "batch", "pools")
+SECTIONS = ("order", "cache", "batch", "pools", "execution")

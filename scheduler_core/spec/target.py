@@ -107,10 +107,12 @@ class Affine(Spec):
 
 
 class HostTime(Spec):
-    """Time in ns that the host takes for a step outside the device's work, while the device waits.
+    """Time in ns that the host takes for a step outside the device's work.
 
-    ``base + request * requests that decode or join + joined * requests that join`` (`types.shape.StepShape`) and, when
-    nothing had run for a while, what ``wake_knots`` give for that while: caches have gone cold.
+    Before it: ``base + request * requests that decode or join + joined * requests that join`` (`types.shape.StepShape`)
+    and, when nothing had run for a while, what ``wake_knots`` give for that while: caches have gone cold. After it:
+    ``finish_base + finish_request * requests that decode or join``. The device waits unless the policy's execution
+    lets it go on.
     """
 
     base_ns: float = Field(0.0, ge=0)
@@ -119,6 +121,21 @@ class HostTime(Spec):
     wake_knots: Annotated[Knots, AfterValidator(_rising)] = Field(
         (), description="Further ns of the first step after idle time, by ns of idle time; flat beyond the last point."
     )
+    finish_base_ns: float = Field(0.0, ge=0, description="Sampling, text and streaming of a step, whatever its size.")
+    finish_request_ns: float = Field(0.0, ge=0)
+
+
+class CopyTime(Spec):
+    """Time in ns of a step's copies between host and device.
+
+    In: ``input_base + input_token * tokens computed``; out: ``output_base + output_request * requests that decode or
+    join``.
+    """
+
+    input_base_ns: float = Field(0.0, ge=0)
+    input_token_ns: float = Field(0.0, ge=0)
+    output_base_ns: float = Field(0.0, ge=0)
+    output_request_ns: float = Field(0.0, ge=0)
 
 
 class Profile(Spec):
@@ -136,6 +153,7 @@ class Profile(Spec):
     dtype: str
     cost: Affine
     host: HostTime = HostTime()
+    copies: CopyTime = CopyTime()
     residual_share: float = Field(ge=0)
     drift_share: float = Field(ge=0)
     held_out_error_share: float = Field(ge=0)

@@ -47,5 +47,8 @@ class Lane(NamedTuple):
 
 COMPUTE = "compute"
 HOST = "host"
+FINISHER = "host finisher"
+COPY_IN = "copy in"
+COPY_OUT = "copy out"
 DEVICE = "device"
 COPY = "copy"

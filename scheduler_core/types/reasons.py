@@ -55,3 +55,4 @@ class Stall(StrEnum):
     BUDGET_SPENT = "budget_spent"
     HELD_BY_POLICY = "held_by_policy"
     OTHERS_PREFILL = "others_prefill"
+    IN_FLIGHT = "in_flight"

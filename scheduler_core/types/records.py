@@ -106,7 +106,8 @@ class Step:
 
     ``stalled`` rows: request, cause, for each resident request that got nothing. ``lanes`` rows: kind, resource,
     start, end. The step spans ``planned_ns`` (planning began) to ``available_ns`` (its tokens could be read); only a
-    ``host_gap`` lane, the host's book-keeping since the step before, lies ahead of it.
+    ``host_gap`` lane, the host's book-keeping since the step before, lies ahead of it. A step may begin before the one
+    before it has come back; records stand in the order of results, each step's decisions right before it.
     KV counts are blocks after planning. Step ids count per ``instance``.
     """
 

@@ -141,11 +141,13 @@ def _handoff_budget(view: View) -> str | None:
 
 
 def _overlap_without_gain(view: View) -> str | None:
-    new = view.value("overlap_ratio")
-    rise, elapsed = view.change("overlap_ratio"), view.change("e2e_mean_ms")
-    if new is None or rise is None or elapsed is None or rise <= view.limit("overlap_rise"):
+    elapsed = view.change("e2e_mean_ms")
+    if elapsed is None or elapsed < -view.limit("equal_change"):
         return None
-    return "more overlap, equal elapsed time: no gain" if abs(elapsed) <= view.limit("equal_change") else None
+    rises = [view.rise(name) for name in ("overlap_ratio", "hidden_work_share")]
+    if not any(rise is not None and rise > view.limit("overlap_rise") for rise in rises):
+        return None
+    return "more overlap, elapsed time no shorter: no gain"
 
 
 def _crowding(view: View) -> str | None:

@@ -11,6 +11,7 @@ LAYERS = {
     "cache": "layer 2, cache",
     "batch": "layer 3, batch and queue",
     "pools": "layer 4, pools",
+    "execution": "execution, what runs beside a step",
 }
 # Parameters by which a policy may drop or hold work; only they can explain that fewer requests finish.
 ADMISSION = {"batch.queue_limit", "cache.admit", "cache.watermark", "cache.blocks"}

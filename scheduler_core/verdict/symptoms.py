@@ -57,6 +57,11 @@ class View:
             self.cited[metric] = f"{metric} {amount(found, unit)}"
         return found
 
+    def rise(self, metric: str) -> float | None:
+        """Candidate - baseline of a share; None when either has none."""
+        old, new = mean(self.baseline, metric) if self.baseline else None, self.value(metric)
+        return None if old is None or new is None else new - old
+
     def change(self, metric: str) -> float | None:
         """Relative change of the means against the baseline; None without figures on both sides."""
         new, old = mean(self.runs, metric), mean(self.baseline, metric)

@@ -159,8 +159,13 @@ def test_replay_takes_the_same_decisions_and_finds_the_first_that_differs() -> N
 
         def launch(self, plan: Any) -> None:
             super().launch(plan)
-            assert self._launched is not None
-            self.steps.append(RecordedStep(plan.digest(), self.now_ns(), self._launched))
+            self.planned = (plan.digest(), self.now_ns())
+
+        def wait(self, until_ns: Any) -> Any:
+            result = super().wait(until_ns)
+            if result is not None:
+                self.steps.append(RecordedStep(*self.planned, result))
+            return result
 
     recorder = Recorder(profile=target)
     report, sink = drive(requests, recorder)

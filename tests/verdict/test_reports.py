@@ -52,7 +52,7 @@ def test_page_needs_nothing_from_outside(tmp_path: Path) -> None:
     for question, answer, fields in answers(summary):
         assert html.escape(question) in pages[0]
         assert answer and fields
-    assert answers(summary)[2][1] == "one instance moves no state between pools"
+    assert answers(summary)[3][1] == "one instance moves no state between pools"
     assert "<svg" in pages[1]
 
 

@@ -27,6 +27,7 @@ SECTION_TITLES = {
     "cache": "Cache",
     "batch": "Batch and queue",
     "pools": "Pools",
+    "execution": "Execution",
 }
 
 

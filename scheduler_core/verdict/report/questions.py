@@ -13,6 +13,8 @@ def answers(run: RunSummary) -> list[tuple[str, str, str]]:
                                             "input_transfer_mean_ms")),
         ("Device: did the host leave it idle while there was work?", _idle(run),
          _fields(run, "idle_gap_ms", "idle_gap_host_ms", "idle_gap_policy_ms", "idle_gap_memory_ms")),
+        ("Overlap: did host work and copies run beside the device?", _hidden(run),
+         _fields(run, "step_work_ms", "step_path_ms", "hidden_work_ms", "hidden_work_share", "hidden_work_mean_ms")),
         ("Handoff: does it block decode?", _present(run, "handoff_ms"),
          _fields(run, "handoff_ms", "transfer_bytes", "recompute_mean_ms")),
         ("Network: is communication exposed?", _present(run, "exposed_comm_ms"),
@@ -61,6 +63,15 @@ def _idle(run: RunSummary) -> str:
     share = idle / (window * 1000)
     cause = max(("host", "policy", "memory"), key=lambda name: _value(run, f"idle_gap_{name}_ms") or 0.0)
     return f"{share * 100:.1f} % of the window" + (f", mostly held by {cause}" if idle else "")
+
+
+def _hidden(run: RunSummary) -> str:
+    share = _value(run, "hidden_work_share")
+    if share is None:
+        return "not measured"
+    if not share:
+        return "no: every part of a step waited for the one before, so nothing left the critical path"
+    return f"{share * 100:.1f} % of the steps' work was hidden; a gain only if elapsed time is shorter than without"
 
 
 def _present(run: RunSummary, name: str) -> str:
