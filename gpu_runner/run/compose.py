@@ -3,17 +3,15 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from gpu_runner.process import Deadline, Emit
-from gpu_runner.run.driving import Surroundings, prepare
+from gpu_runner.run.inside import InsideRun
+from gpu_runner.run.outside import OutsideRun
+from gpu_runner.run.playing import Playing
 from gpu_runner.run.progress import Progress
-from gpu_runner.run.target import Target, open_target
-from scheduler_core.evidence.finalise import finalise
-from scheduler_core.evidence.live import LiveSampler, Tee
+from scheduler_core.evidence.live import Tee
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter, read_records
-from scheduler_core.policies.manifests import resolve
 from scheduler_core.spec.job import (
     ArtifactMessage,
     ResultMessage,
@@ -23,9 +21,7 @@ from scheduler_core.spec.job import (
     SegmentMessage,
     StateMessage,
 )
-from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.types.errors import HeadwayError
-from scheduler_core.types.records import RunStarted
 from scheduler_core.types.time import NS_PER_MS
 from scheduler_core.workload.plan import ArrivalPlan
 
@@ -68,70 +64,36 @@ class _Run:
         self.emit(StateMessage(state="starting"))
         self.folder.mkdir(parents=True, exist_ok=True)
         plan = ArrivalPlan.read(Path(job.plan_file))
-        policy = resolve(job.policy)
-        target = open_target(job, policy, prefix_block_size=plan.block_size)
-        self._serve(plan, policy, target)
+        playing: Playing = InsideRun(job, plan) if job.target.server is None else OutsideRun(job, plan, self.deadline)
+        try:
+            self._serve(plan, playing)
+        finally:
+            playing.close()
         self.emit(StateMessage(state="finalising"))
-        summary = self._finalise()
+        summary = self._finalise(playing)
         if self.deadline.reason:
             return ResultMessage(
                 outcome=self.deadline.outcome, reason=self.deadline.reason, summary=summary.canonical()
             )
         return ResultMessage(outcome="succeeded", summary=summary.canonical())
 
-    def _serve(self, plan: ArrivalPlan, policy: PolicySpec, target: Target) -> None:
+    def _serve(self, plan: ArrivalPlan, playing: Playing) -> None:
         """Play the plan; every record goes to the segments and into the live samples."""
         writer = SegmentWriter(
             self.folder, records_per_segment=self.job.segment_records, on_closed=self._segment_closed
         )
-        sampler = LiveSampler(
-            interval_ns=self._sample_interval_ns(plan), total=len(plan.requests), on_sample=self._sampled
-        )
+        sampler = playing.sampler(self._sample_interval_ns(plan), self._sampled)
         sink = Tee(writer, sampler)
-        around = Surroundings(
-            requests=plan.requests,
-            sink=sink,
-            stop=self.deadline,
-            on_progress=Progress(self.emit),
-            prefix_block_size=plan.block_size,
-            patience={name: limits for name, tier in self.job.tiers.items() if (limits := tier.patience())},
-        )
-        prepared = prepare(policy, target, around)
-        sink.write(self._started(plan, policy, target, prepared.instances))
-        sink.write(target.loaded)
-        self.emit(StateMessage(state="running"))
-        target.start()
         try:
-            prepared.loop.run()
+            playing.play(sink, self.deadline, Progress(self.emit), lambda: self.emit(StateMessage(state="running")))
         finally:
             sampler.flush()
             writer.close()
 
-    def _started(
-        self, plan: ArrivalPlan, policy: PolicySpec, target: Target, instances: list[dict[str, Any]]
-    ) -> RunStarted:
-        assert policy.cache.block_size is not None  # resolved policies are complete
-        return RunStarted(
-            run=self.job.run,
-            attempt=self.job.attempt,
-            plan_digest=plan.digest,
-            policy_digest=policy.digest(),
-            policy=policy.canonical(),
-            target=self.job.target.canonical(),
-            level=target.level,
-            source=target.source,
-            offered=len(plan.requests),
-            kv_blocks=sum(one["kv_blocks"] for one in instances) or target.capacity.kv_blocks,
-            block_size=policy.cache.block_size,
-            token_budget=policy.batch.token_budget or 0,
-            fingerprint=target.fingerprint,
-            instances=instances,
-        )
-
-    def _finalise(self) -> RunSummary:
+    def _finalise(self, playing: Playing) -> RunSummary:
         """Audit the records, write tables and summary, and announce every file."""
         before = set(self.folder.iterdir())
-        summary = finalise(
+        summary = playing.finalise(
             read_records(self.segments),
             folder=self.folder,
             arm=self.job.arm,

@@ -13,6 +13,7 @@ LATENCIES: dict[str, str] = {
     "tpot_steady": "TPOT without the first gap; undefined below three tokens",
     "longest_gap": "longest wait between two tokens of a request",
     "e2e": "arrival to last token available",
+    "send_delay": "intended send time to sent, by a load client",
     "queue_wait": "arrival to the first step that granted it, less model load inside",
     "requeue_wait": "waiting after preemptions",
     "stalled": "resident but granted nothing",
@@ -28,7 +29,17 @@ LATENCIES: dict[str, str] = {
     "unattributed": "elapsed time that no interval covers",
 }
 _QUANTILES = (0.5, 0.95, 0.99)
-_WITH_QUANTILES = ("ttft", "tpot", "tpot_steady", "longest_gap", "e2e", "queue_wait", "requeue_wait", "stalled")
+_WITH_QUANTILES = (
+    "ttft",
+    "tpot",
+    "tpot_steady",
+    "longest_gap",
+    "e2e",
+    "send_delay",
+    "queue_wait",
+    "requeue_wait",
+    "stalled",
+)
 # Gates read these through their censored twins, so that an arm never wins by not finishing.
 CENSORED = ("ttft", "tpot", "longest_gap", "e2e", "queue_wait")
 
@@ -98,7 +109,7 @@ def latency_metrics() -> Iterable[Metric]:
     for field in CENSORED:
         for share in _QUANTILES:
             yield _censored_quantile(field, share)
-    for field in ("queue_wait", "longest_gap", "unattributed"):
+    for field in ("send_delay", "queue_wait", "longest_gap", "unattributed"):
         yield _latency_max(field)
     for share in _QUANTILES:
         yield _gap_quantile(share)

@@ -36,8 +36,10 @@ class Column:
         return present
 
 
-# Fields that a single instance without separated pools or collectives cannot make non-zero.
+# Fields that a single instance without separated pools, collectives or a load client cannot make non-zero.
 NOT_APPLICABLE = {
+    "send_delay_ms": "ms",
+    "connect_ms": "ms",
     "reserve_wait_ms": "ms",
     "decode_queue_ms": "ms",
     "handoff_ms": "ms",
@@ -114,6 +116,8 @@ class Requests:
         nothing = np.zeros(len(self))
         always = np.ones(len(self), dtype=np.bool_)
         for name, unit in NOT_APPLICABLE.items():
+            if name in fields:
+                continue  # a target that has it says so
             fields[name] = Column(nothing, unit, ((Absence.NOT_APPLICABLE, always),))
         fields["input_transfer_bytes"] = Column(nothing, "bytes", ((Absence.NOT_MEASURED, always),))
         return fields

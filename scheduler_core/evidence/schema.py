@@ -92,6 +92,8 @@ class RunSummary(Spec):
     caused their longest gap, ``stall_causes`` those of them that stalled. ``within_run_errors`` are standard errors of
     log quantiles by a block bootstrap over the requests of this run: a second opinion, never a gate. ``classes`` is
     keyed ``tenant NAME`` and ``tier NAME`` where there are several. ``pools`` are a cluster's groups of instances.
+    ``deployment`` is what a server read back: kind, version and settings in force. ``void`` says why nothing may be
+    concluded from the run, though it ended in order.
     """
 
     schema_version: Literal["headway-summary/1"] = "headway-summary/1"
@@ -127,4 +129,6 @@ class RunSummary(Spec):
     classes: dict[str, ClassSummary] = {}
     pools: dict[str, PoolSummary] = {}
     cold_requests: int
+    deployment: dict[str, Any] = {}
+    void: str = ""
     audit: AuditReport

@@ -196,6 +196,18 @@ VTC = Manifest(
     builder="scheduler_core.policies.presets:vtc",
 )
 
+# What a server was started with elsewhere: nothing to build and nothing to set, so no part of `manifests`.
+AS_SERVED = Manifest(
+    name="as_served",
+    version="1",
+    title="As the server was started",
+    summary="Whatever the flags of a server target say; its settings are read back and stored with each run.",
+    citation="The server's own.",
+    defaults=PolicySpec(policy="as_served"),
+    settable={},
+    builder="",
+)
+
 BUILT_IN = (STATIC, VLLM_V1, SARATHI, SGLANG, VTC, NANO, RESERVE_MAX)
 
 
@@ -219,7 +231,7 @@ def manifests() -> dict[str, Manifest]:
 
 def manifest_of(name: str) -> Manifest:
     """The policy called ``name``; `InputError` suggests the nearest name."""
-    known = _installed()
+    known = {**_installed(), AS_SERVED.name: AS_SERVED}
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
@@ -266,10 +278,10 @@ def _not_taken(manifest: Manifest, section: str, key: str, fixed: object) -> Pro
     )
 
 
-def check_against(spec: PolicySpec, *, model_length: int, kv_blocks: int) -> None:
+def check_against(spec: PolicySpec, *, model_length: int, kv_blocks: int | None) -> None:
     """Refuse, when it is saved, a policy that could never serve what its target allows.
 
-    ``model_length`` is the longest sequence of the target's model in tokens, ``kv_blocks`` its pool.
+    ``model_length`` is the longest sequence of the target's model in tokens, ``kv_blocks`` its pool, None if unknown.
 
     Raises:
         InputError: names each setting and what would be right.
@@ -289,7 +301,7 @@ def check_against(spec: PolicySpec, *, model_length: int, kv_blocks: int) -> Non
         problems.append(
             Problem("batch.long_prefill_cap", "cuts prompts into chunks, but chunked_prefill is off; set one of them")
         )
-    if full.cache.blocks is not None and full.cache.blocks > kv_blocks:
+    if full.cache.blocks is not None and kv_blocks is not None and full.cache.blocks > kv_blocks:
         problems.append(Problem("cache.blocks", f"{full.cache.blocks} is more than the {kv_blocks} of the target"))
     if problems:
         raise InputError(problems)
@@ -304,6 +316,12 @@ def check_layout(policy: PolicySpec, target: TargetSpec) -> None:
     if policy.pools.layout == "single" and instances > 1:
         message = f"is single, but the target has {instances} instances; set it to replicas, or leave out the topology"
         raise InputError([Problem("pools.layout", message)])
+
+
+def _check_served(policy: PolicySpec, *, server: bool) -> None:
+    if policy.policy == AS_SERVED.name and not server:
+        message = f"{AS_SERVED.name!r} says what a server was started with; this target runs a policy of its own"
+        raise InputError([Problem("policy", message)])
 
 
 def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, PolicySpec]:
@@ -321,6 +339,7 @@ def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, Pol
     for name, policy in spec.arms.items():
         try:
             resolved[name] = resolve(policy)
+            _check_served(policy, server=spec.target.server is not None)
             check_against(policy, model_length=model_length, kv_blocks=spec.target.kv_blocks)
             check_layout(resolved[name], spec.target)
         except InputError as error:

@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 from scheduler_core.files import sha256_of
 from scheduler_core.spec.base import PositiveFloat, PositiveInt, Seed, Spec
 from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.server import Access
 from scheduler_core.spec.target import Profile, TargetSpec, TorchTarget
 from scheduler_core.spec.workload import Tier
 
@@ -31,6 +32,7 @@ class RunJob(Spec):
     group_profiles: dict[str, Profile] = Field(
         {}, description="Of a cluster's groups that name a profile of their own: the profiles, resolved."
     )
+    access: Access | None = Field(None, description="Of a server target: how this arm's deployment is reached.")
     tiers: dict[str, Tier]
     warmup_share: float = 0.0
     workdir: str = Field(description="Scratch folder of this attempt; every file of the run is written there.")
@@ -128,28 +130,33 @@ class PoolSample(Spec):
 
 
 class Sample(Spec):
-    """One live sample of a run; rates and percentiles are over the ``window_s`` before ``t_s``, None when empty."""
+    """One live sample of a run; rates and percentiles are over the ``window_s`` before ``t_s``, None when empty.
+
+    What a target does not show is None too: a server's steps, and whatever it does not export. ``in_flight`` counts a
+    load client's open requests; in process there is no such client.
+    """
 
     t_s: float
-    waiting: int
-    running: int
-    paused: int
-    kv_used: int
-    kv_cached: int
-    kv_free: int
+    waiting: int | None
+    running: int | None
+    paused: int | None
+    kv_used: int | None
+    kv_cached: int | None
+    kv_free: int | None
     hit_rate: float | None
-    prefill_tokens_per_s: float
+    prefill_tokens_per_s: float | None
     decode_tokens_per_s: float
-    busy_share: float
-    step_prefill_tokens: int
-    step_decode_tokens: int
-    step_budget: int
+    busy_share: float | None
+    step_prefill_tokens: int | None
+    step_decode_tokens: int | None
+    step_budget: int | None
     ttft_p50_ms: float | None
     ttft_p95_ms: float | None
     gap_p50_ms: float | None
     gap_p95_ms: float | None
     gap_p99_ms: float | None
     done: int
-    preemptions: int
+    preemptions: int | None
+    in_flight: int | None = None
     window_s: float
     pools: dict[str, PoolSample] = {}

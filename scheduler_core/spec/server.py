@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from scheduler_core.spec.addresses import HttpUrl
 from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Share, Spec
+from scheduler_core.spec.launch import LaunchTemplate
 
 ServerKind = Literal["auto", "vllm", "sglang", "openai"]
 
@@ -66,7 +67,9 @@ class LoadClient(Spec):
     """How the load client behaves, and when its own lateness voids a run."""
 
     processes: PositiveInt | None = Field(
-        None, le=64, description="Processes that send; absent: as many as the plan needs by the client's measured limit."
+        None,
+        le=64,
+        description="Processes that send; absent: as many as the plan needs by the client's measured limit.",
     )
     connections: PositiveInt = Field(4096, le=100_000, description="Most connections at once.")
     timeout_s: PositiveFloat = Field(600.0, le=86_400, description="A request without its end after this is timed out.")
@@ -94,9 +97,7 @@ class ServerTarget(Deployment):
     prompts: Literal["token_ids", "text"] = Field(
         "token_ids", description="Prompts as exact token ids, or as text (chat: always text)."
     )
-    tokenizer: str | None = Field(
-        None, description="Folder of the model's tokenizer, so that text has exact lengths."
-    )
+    tokenizer: str | None = Field(None, description="Folder of the model's tokenizer, so that text has exact lengths.")
     vocab_size: int = Field(4096, ge=64, le=10_000_000, description="Token ids of prompts are drawn below this.")
     ignore_eos: bool = Field(True, description="Ask for exactly the planned output length, where the server can.")
     feed_back: bool = Field(True, description="Later turns of a session contain the real answers before them.")
@@ -120,3 +121,18 @@ class ServerTarget(Deployment):
     def deployment(self, arm: str) -> Deployment:
         """Where ``arm`` is played."""
         return self.arms.get(arm, self)
+
+
+class Access(Spec):
+    """A deployment with everything that is needed to reach it. Never stored: it may hold a secret.
+
+    ``allowed`` and ``closed`` are those of `scheduler_core.spec.addresses.Reach`.
+    """
+
+    url: HttpUrl | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+    verify_tls: bool = True
+    ca_file: str | None = None
+    launch: LaunchTemplate | None = None
+    allowed: tuple[str, ...] = ()
+    closed: tuple[tuple[str, int], ...] = ()

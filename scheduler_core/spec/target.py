@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from scheduler_core.spec.base import PositiveInt, Seed, Spec, require_one
+from scheduler_core.spec.server import ServerTarget
 from scheduler_core.spec.topology import Topology
 
 BUILT_IN_MODELS = ("demo-s", "shape-m", "shape-l", "tiny")
@@ -51,6 +52,7 @@ class TargetSpec(Spec):
 
     torch: TorchTarget | None = None
     modelled: ModelledTarget | None = None
+    server: ServerTarget | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -58,8 +60,8 @@ class TargetSpec(Spec):
 
     @property
     def kind(self) -> str:
-        """``torch`` or ``modelled``."""
-        return "torch" if self.torch is not None else "modelled"
+        """``torch``, ``modelled`` or ``server``."""
+        return next(name for name, value in self if value is not None)
 
     @property
     def instances(self) -> int:
@@ -68,11 +70,10 @@ class TargetSpec(Spec):
         return 1 if topology is None else topology.instances
 
     @property
-    def kv_blocks(self) -> int:
-        """KV blocks of the target."""
+    def kv_blocks(self) -> int | None:
+        """KV blocks of the target; None where only the server itself knows."""
         chosen = self.torch or self.modelled
-        assert chosen is not None  # validated above
-        return chosen.kv_blocks
+        return None if chosen is None else chosen.kv_blocks
 
 
 Knots = tuple[tuple[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=0)]], ...]

@@ -36,6 +36,7 @@ def obstacles(pairs: Sequence[Pair], change: Difference, *, kind: str, outputs: 
     """Why these pairs cannot be compared; empty when they can."""
     return [
         *_audits(pairs),
+        *_void(pairs),
         *_nothing_served(pairs),
         *_plans(pairs),
         *_second_differences(pairs),
@@ -57,6 +58,12 @@ def _audits(pairs: Sequence[Pair]) -> Iterator[str]:
             first = run.audit.violations[0] if run.audit.violations else None
             what = f"{first.rule}: {first.where}: {first.message}" if first else "no violation recorded"
             yield f"run {run.run} ({run.arm}, repeat {run.repeat}) failed its audit: {what}"
+
+
+def _void(pairs: Sequence[Pair]) -> Iterator[str]:
+    for run in _runs(pairs):
+        if run.void:
+            yield f"run {run.run} ({run.arm}, repeat {run.repeat}) is void: {run.void}"
 
 
 def _nothing_served(pairs: Sequence[Pair]) -> Iterator[str]:

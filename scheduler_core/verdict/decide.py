@@ -93,7 +93,7 @@ class _Comparing:
     def _difference(self) -> Difference:
         if self.pairs:
             base, candidate = self.pairs[0]
-            return difference(base.policy, candidate.policy)
+            return difference(base.policy, candidate.policy, (base.deployment, candidate.deployment))
         if self.question.spec is None:
             return difference({"policy": self.question.baseline}, {"policy": self.candidate})
         arms = self.question.spec.arms

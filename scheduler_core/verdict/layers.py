@@ -1,7 +1,7 @@
 """Which layer differs between two arms: an effect is credited to one layer, or to the bundle that a preset is."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler_core.spec.policy import SECTIONS
@@ -19,10 +19,14 @@ ADMISSION = {"batch.queue_limit", "cache.admit", "cache.watermark", "cache.block
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs: dotted parameters with (baseline, candidate) values, and the layers they belong to."""
+    """What differs: dotted parameters with (baseline, candidate) values, and the layers they belong to.
+
+    ``deployment`` holds what two servers said differently of themselves, or their names where they said nothing.
+    """
 
     parameters: dict[str, tuple[Any, Any]]
     preset: tuple[str, str] | None
+    deployment: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
     @property
     def sections(self) -> list[str]:
@@ -32,19 +36,21 @@ class Difference:
     @property
     def none(self) -> bool:
         """Whether the arms are the same policy: an A/A comparison."""
-        return not self.parameters and self.preset is None
+        return not self.parameters and self.preset is None and not self.deployment
 
     @property
     def layer(self) -> str:
         """The one layer that changed; ``preset`` for a bundle that a preset declares; several layers joined."""
         if self.preset is not None:
             return "preset"
+        if self.deployment:
+            return "deployment"
         return " + ".join(LAYERS[name] for name in self.sections) or "none"
 
     @property
     def single(self) -> bool:
         """Whether one layer alone changed, so that it can be credited."""
-        return self.preset is None and len(self.sections) == 1
+        return self.preset is None and not self.deployment and len(self.sections) == 1
 
     @property
     def explains_dropping(self) -> bool:
@@ -59,11 +65,19 @@ class Difference:
         if self.preset is not None:
             bundle = f"preset {self.preset[0]} -> {self.preset[1]}, one declared bundle"
             return f"{bundle} ({changed})" if changed else bundle
+        if self.deployment:
+            shown = ", ".join(f"{key} {_show(old)} -> {_show(new)}" for key, (old, new) in self.deployment.items())
+            bundle = f"the deployment, one declared bundle ({shown})"
+            return f"{changed} ({bundle})" if changed else bundle
         return f"{changed} ({self.layer})"
 
 
-def difference(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> Difference:
-    """What differs between two resolved policies."""
+def difference(
+    baseline: Mapping[str, Any],
+    candidate: Mapping[str, Any],
+    deployments: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
+) -> Difference:
+    """What differs between two resolved policies, and between the servers that they were played on."""
     presets = (str(baseline.get("policy", "")), str(candidate.get("policy", "")))
     parameters: dict[str, tuple[Any, Any]] = {}
     for section in SECTIONS:
@@ -71,7 +85,13 @@ def difference(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> Dif
         for key in sorted(old.keys() | new.keys()):
             if old.get(key) != new.get(key):
                 parameters[f"{section}.{key}"] = (old.get(key), new.get(key))
-    return Difference(parameters, presets if presets[0] != presets[1] else None)
+    old_server, new_server = deployments
+    servers = {
+        key: (old_server.get(key), new_server.get(key))
+        for key in sorted(old_server.keys() | new_server.keys())
+        if old_server.get(key) != new_server.get(key) and key.removeprefix("settings.") not in parameters
+    }
+    return Difference(parameters, presets if presets[0] != presets[1] else None, servers)
 
 
 def _show(value: Any) -> str:

@@ -23,7 +23,7 @@ class Heard:
     declared: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
-    queue_s: float | None = None
+    queue_ms: float | None = None
     empty: int = 0
     keep_answer: bool = False
     token_ids: list[int] = field(default_factory=list)
@@ -46,6 +46,9 @@ class Heard:
             self.error = error_text(data["error"])
             return 0
         usage = data.get("usage")
+        timings = data.get("metrics")
+        if isinstance(timings, dict):
+            self.queue_ms = timings.get("queue_time_ms")
         choices = data.get("choices")
         carried = self._choice(choices[0]) if choices else 0
         if usage:

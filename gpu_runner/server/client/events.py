@@ -41,6 +41,7 @@ class Over(NamedTuple):
     counts: list[int] | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    queue_ns: Ns | None = None
     comments: int = 0
     empty: int = 0
     done_mark: bool = True

@@ -133,7 +133,7 @@ class Player:
             self._over.set()
 
     def _begin(self, at_ns: Ns, request: PlannedRequest) -> None:
-        body, said = self._made.pop(request.index, None) or self._make(request)
+        body, said = self._made.pop(request.index) if request.index in self._made else self._make(request)
         item = _Open(request, body, said, keep_answer=self._keeps_answer(request))
         self._open[request.index] = item
         self._events.append(Due(request.index, at_ns, max(at_ns, self._now())))
@@ -239,14 +239,7 @@ class Player:
             tokens = sum(counts)
         at_ns = self._clock.of(at)
         self._flush_rows()
-        self._events.append(
-            Over(
-                request.index, at_ns, ending.outcome.value, ending.stage, ending.reason, tokens, counts,
-                heard.prompt_tokens if heard else None, heard.cached_tokens if heard else None,
-                item.exchange.comments if item.exchange else 0, heard.empty if heard else 0,
-                heard.done if heard else False,
-            )
-        )  # fmt: skip
+        self._events.append(_over(item, ending, at_ns, tokens, counts))
         self._remember(item, ending)
         if self._agenda.ended(request.index, at_ns) or not (self._agenda.left or self._open):
             self._tick()
@@ -340,6 +333,17 @@ class Player:
             self._pool.opened, counts["reconnects"], counts["retries"], counts["held_back"], counts["fed_back"],
             counts["not_fed_back"],
         )  # fmt: skip
+
+
+def _over(item: _Open, ending: Ending, at_ns: Ns, tokens: int, counts: list[int] | None) -> Over:
+    """What there is to tell of a request that is over."""
+    told = (item.planned.index, at_ns, ending.outcome.value, ending.stage, ending.reason, tokens, counts)
+    if item.exchange is None:
+        return Over(*told)
+    heard = item.exchange.heard
+    queue_ns = None if heard.queue_ms is None else round(heard.queue_ms * NS_PER_MS)
+    said = (heard.prompt_tokens, heard.cached_tokens, queue_ns, item.exchange.comments, heard.empty, heard.done)
+    return Over(*told, *said)
 
 
 def _next_turn(request: PlannedRequest, later: PlannedRequest) -> bool:

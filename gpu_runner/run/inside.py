@@ -1,0 +1,76 @@
+"""A run whose steps are planned here: driver, policy and executor, on a simulated clock or on real kernels."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gpu_runner.run.driving import Surroundings, prepare
+from gpu_runner.run.playing import Sampler
+from gpu_runner.run.target import open_target
+from scheduler_core.drive.ports import Sink
+from scheduler_core.evidence.finalise import finalise
+from scheduler_core.evidence.live import LiveSampler
+from scheduler_core.policies.manifests import resolve
+from scheduler_core.spec.job import RunJob, Sample
+from scheduler_core.types.records import RunStarted
+from scheduler_core.types.time import Ns
+from scheduler_core.workload.plan import ArrivalPlan
+
+
+class InsideRun:
+    """One policy on one in-process executor, or on a cluster of modelled ones.
+
+    Raises:
+        InputError: policy, model, device or profile cannot be had.
+    """
+
+    finalise = staticmethod(finalise)
+
+    def __init__(self, job: RunJob, plan: ArrivalPlan) -> None:
+        self._job = job
+        self._plan = plan
+        self._policy = resolve(job.policy)
+        self._target = open_target(job, self._policy, prefix_block_size=plan.block_size)
+
+    def sampler(self, interval_ns: Ns, on_sample: Callable[[Sample], None]) -> Sampler:
+        return LiveSampler(interval_ns=interval_ns, total=len(self._plan.requests), on_sample=on_sample)
+
+    def play(
+        self, sink: Sink, stop: Callable[[], bool], on_progress: Callable[[int, int], None], serving: Callable[[], None]
+    ) -> None:
+        around = Surroundings(
+            requests=self._plan.requests,
+            sink=sink,
+            stop=stop,
+            on_progress=on_progress,
+            prefix_block_size=self._plan.block_size,
+            patience={name: limits for name, tier in self._job.tiers.items() if (limits := tier.patience())},
+        )
+        prepared = prepare(self._policy, self._target, around)
+        sink.write(self._started(prepared.instances))
+        sink.write(self._target.loaded)
+        serving()
+        self._target.start()
+        prepared.loop.run()
+
+    def close(self) -> None:
+        """Nothing outlives this process."""
+
+    def _started(self, instances: list[dict[str, Any]]) -> RunStarted:
+        policy, target = self._policy, self._target
+        assert policy.cache.block_size is not None  # resolved policies are complete
+        return RunStarted(
+            run=self._job.run,
+            attempt=self._job.attempt,
+            plan_digest=self._plan.digest,
+            policy_digest=policy.digest(),
+            policy=policy.canonical(),
+            target=self._job.target.canonical(),
+            level=target.level,
+            source=target.source,
+            offered=len(self._plan.requests),
+            kv_blocks=sum(one["kv_blocks"] for one in instances) or target.capacity.kv_blocks,
+            block_size=policy.cache.block_size,
+            token_budget=policy.batch.token_budget or 0,
+            fingerprint=target.fingerprint,
+            instances=instances,
+        )

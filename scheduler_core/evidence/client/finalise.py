@@ -1,0 +1,198 @@
+"""From the records of a run against a server to its tables, audit and summary, in one pass."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from scheduler_core.evidence.benchmark import benchmark
+from scheduler_core.evidence.bootstrap import within_run_errors
+from scheduler_core.evidence.classes import class_summaries
+from scheduler_core.evidence.client.audit import ClientAudit
+from scheduler_core.evidence.client.figures import client_figures
+from scheduler_core.evidence.client.fold import CHUNK_INTS, ClientFold, ClientTables
+from scheduler_core.evidence.client.observations import Observations
+from scheduler_core.evidence.client.requests import ClientRequests
+from scheduler_core.evidence.columns import MISSING, Ints
+from scheduler_core.evidence.fold import Labels
+from scheduler_core.evidence.request_table import write_requests
+from scheduler_core.evidence.run_tables import RunTables, StepTotals, gaps_of_file
+from scheduler_core.evidence.schema import NOTES, RunSummary
+from scheduler_core.evidence.slo import tier_summaries
+from scheduler_core.evidence.tables import SpillingTable, TableWriter, gaps_table, ms, open_table
+from scheduler_core.files import write_json
+from scheduler_core.spec.workload import Tier
+from scheduler_core.types.errors import ExecutorError
+from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.records import Record, RunStarted
+from scheduler_core.types.time import NS_PER_MS, Ns
+
+
+def finalise_client(
+    records: Iterable[Record],
+    *,
+    folder: Path,
+    arm: str,
+    repeat: int,
+    tiers: Mapping[str, Tier],
+    warmup_share: float = 0.0,
+) -> RunSummary:
+    """Write tables, audit and summary of a run against a server into ``folder`` and return the summary.
+
+    Files: requests, gaps, chunks and observations as Parquet, ``audit.json``, ``summary.json`` and
+    ``benchmark.json``. `ExecutorError` when the records have no start.
+    """
+    stream = iter(records)
+    started = next(stream, None)
+    if not isinstance(started, RunStarted):
+        raise ExecutorError("the records of a run begin with run_started, these do not")
+    metadata = {"run": started.run, "attempt": str(started.attempt), "arm": arm, "repeat": str(repeat)}
+    labels, audit = Labels(), ClientAudit()
+    gaps, chunks = gaps_table(folder, labels, metadata), _chunks_table(folder, labels, metadata)
+    fold = ClientFold(ClientTables(gaps, chunks), labels, warmup_share=warmup_share)
+    for record in chain((started,), stream):
+        fold.take(record)
+        audit.take(record)
+    rows = fold.end()
+    gaps.close()
+    chunks.close()
+    _write_observations(folder, fold.observations, metadata)
+    tables = _tables(fold, started, rows, tiers, folder)
+    write_requests(folder, tables.requests, metadata)
+    summary = _summary(tables, fold, (arm, repeat), audit, folder)
+    write_json(folder / "audit.json", summary.audit.canonical())
+    write_json(folder / "summary.json", summary.canonical())
+    write_json(folder / "benchmark.json", benchmark(summary, role=arm))
+    return summary
+
+
+class _NoSteps:
+    def append(self, *values: int) -> None:
+        """A server's steps are not seen."""
+
+
+def _tables(
+    fold: ClientFold, started: RunStarted, rows: dict[str, Ints], tiers: Mapping[str, Tier], folder: Path
+) -> RunTables:
+    loads = fold.loads
+    return RunTables(
+        started=started,
+        requests=ClientRequests(rows, fold.labels, fold.window.opens_with),
+        window=fold.window,
+        steps=StepTotals(_NoSteps(), lambda: False),
+        tiers=tiers,
+        gaps=lambda: gaps_of_file(folder / "gaps.parquet"),
+        load_ns=sum(load.end_ns - load.start_ns for load in loads) if loads else None,
+        loads=len(loads),
+        device_bytes=None,
+    )
+
+
+def _summary(
+    tables: RunTables, fold: ClientFold, place: tuple[str, int], audit: ClientAudit, folder: Path
+) -> RunSummary:
+    started, requests = tables.started, tables.requests
+    figures = client_figures(tables, fold, lambda: _chunks_of_file(folder / "chunks.parquet"))
+    finished, deployed = fold.finished, fold.deployed
+    labels = requests.labels.outcomes
+    outcomes = {o.value: int((requests.rows["outcome"] == labels.get(o)).sum()) for o in Outcome}
+    outcomes[Outcome.CUT_OFF.value] += max(0, started.offered - len(requests))
+    return RunSummary(
+        run=started.run,
+        attempt=started.attempt,
+        arm=place[0],
+        repeat=place[1],
+        plan_digest=started.plan_digest,
+        policy_digest=started.policy_digest,
+        policy=started.policy,
+        target=started.target,
+        level=started.level,
+        source=started.source,
+        fingerprint={**started.fingerprint, NOTES: _notes(fold)},
+        complete=finished is not None and finished.complete,
+        offered=started.offered,
+        measured=int(requests.measured.sum()),
+        outcomes=outcomes,
+        duration_s=(finished.at_ns if finished is not None else tables.window.end_ns) / 1e9,
+        steps=0,
+        ties=0,
+        outputs_digest=None,
+        lengths_digest=requests.lengths_digest(),
+        output_tokens=requests.finished_tokens(),
+        reasons=requests.reasons(),
+        within_run_errors=within_run_errors(requests),
+        longest_gap_causes=requests.longest_gap_causes(requests.warm_finished),
+        stall_causes=requests.longest_gap_causes(tables.stalled),
+        metrics=figures,
+        tiers=tier_summaries(requests, tables.tiers),
+        classes=class_summaries(requests),
+        cold_requests=int(requests.cold.sum()),
+        deployment={} if deployed is None else _deployment(deployed.server, deployed.version, deployed.settings),
+        void=fold.effort.void if fold.effort is not None else "",
+        audit=audit.report(requests, figures),
+    )
+
+
+def _deployment(server: str, version: str, settings: dict[str, Any]) -> dict[str, Any]:
+    return {"server": server, "version": version, **{f"settings.{name}": value for name, value in settings.items()}}
+
+
+def _notes(fold: ClientFold) -> list[str]:
+    """What a reader of the figures must know."""
+    notes = list(fold.deployed.notes) if fold.deployed is not None else []
+    if fold.deployed is not None and fold.deployed.cache:
+        notes.append(f"prefix cache: {fold.deployed.cache}")
+    if fold.estimated:
+        notes.append(
+            f"{fold.estimated} answers did not say how many tokens each chunk had; their totals are spread over chunks"
+        )
+    effort = fold.effort
+    if effort is not None and effort.not_fed_back:
+        notes.append(f"{effort.not_fed_back} later turns contain planned answers: the server's could not be fed back")
+    if fold.observations.restarts:
+        notes.append(f"counters of the server went back {fold.observations.restarts} times: it was restarted")
+    for name, source in fold.observations.sources.items():
+        notes += [f"metrics of {name}: {problem}" for problem in source.problems[:1]]
+    return notes
+
+
+# --- tables of their own --------------------------------------------------------------------------------------------
+
+
+def _chunk_columns(rows: Mapping[str, Ints], labels: Labels) -> dict[str, Any]:
+    first = rows["gap_ns"] == MISSING
+    return {
+        "request": pa.array(rows["request"]),
+        "chunk": pa.array(rows["chunk"]),
+        "at_ms": pa.array(ms(rows["at_ns"])),
+        "tokens": pa.array(rows["tokens"]),
+        "gap_ms": pa.array(ms(rows["gap_ns"]), mask=first),
+    }
+
+
+def _chunks_table(folder: Path, labels: Labels, metadata: Mapping[str, str]) -> SpillingTable:
+    return SpillingTable(CHUNK_INTS, _chunk_columns, labels, TableWriter(folder / "chunks.parquet", metadata))
+
+
+def _chunks_of_file(path: Path) -> Iterator[tuple[int, Ns, int]]:
+    for batch in open_table(path).iter_batches(columns=["request", "gap_ms", "tokens"]):
+        for request, gap, tokens in zip(*(batch.column(n).to_pylist() for n in range(3)), strict=True):
+            yield request, MISSING if gap is None else round(gap * NS_PER_MS), tokens
+
+
+def _write_observations(folder: Path, seen: Observations, metadata: Mapping[str, str]) -> None:
+    """``observations.parquet``: one row a value and look, in long form, so that sources may export different things."""
+    rows: list[tuple[str, str, str, float, str, float]] = [
+        (name, source.role, source.pool, at / NS_PER_MS, value_name, value)
+        for name, source in seen.sources.items()
+        for at, values in source.looks
+        for value_name, value in values.items()
+    ]
+    names = ("source", "role", "pool", "at_ms", "name", "value")
+    kinds = (pa.string(), pa.string(), pa.string(), pa.float64(), pa.string(), pa.float64())
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    writer = TableWriter(folder / "observations.parquet", metadata)
+    writer.write({name: pa.array(column, kind) for name, kind, column in zip(names, kinds, columns, strict=True)})
+    writer.close()
