@@ -133,7 +133,7 @@ class OutsideRun:
             headers=opened.headers,
             warm=min(client.connections, 64, len(requests)),
             feed_back=self._target.feed_back,
-            leaving=leaving(requests, client.give_up_share) if client.give_up_ms is not None else frozenset(),
+            limits_ms={name: tier.timeout_ms for name, tier in self._job.tiers.items() if tier.timeout_ms is not None},
         )
 
     def _processes(self) -> int:
@@ -224,16 +224,6 @@ def busiest(requests: tuple[PlannedRequest, ...]) -> tuple[float, float]:
             by_second[second] = (count + 1, tokens + request.output_tokens)
     rate = max((count for count, _ in by_second.values()), default=1)
     return float(rate), float(max((tokens for _, tokens in by_second.values()), default=1))
-
-
-def leaving(requests: tuple[PlannedRequest, ...], share: float) -> frozenset[int]:
-    """The requests whose client would give up: by a hash of the seed, so that both arms lose patience alike."""
-    bound = int(share * 2**32)
-    return frozenset(
-        request.index
-        for request in requests
-        if int.from_bytes(hashlib.blake2b(b"leave%d" % request.seed, digest_size=4).digest(), "big") < bound
-    )
 
 
 def _salt(job: RunJob) -> int:

@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from scheduler_core.spec.addresses import HttpUrl
-from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Share, Spec
+from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Spec
 from scheduler_core.spec.launch import LaunchTemplate
 
 ServerKind = Literal["auto", "vllm", "sglang", "openai"]
@@ -73,10 +73,6 @@ class LoadClient(Spec):
     )
     connections: PositiveInt = Field(4096, le=100_000, description="Most connections at once.")
     timeout_s: PositiveFloat = Field(600.0, le=86_400, description="A request without its end after this is timed out.")
-    give_up_ms: PositiveFloat | None = Field(
-        None, description="Clients leave when their answer has not ended after this; absent: they wait."
-    )
-    give_up_share: Share = Field(1.0, description="Share of the requests whose client would leave.")
     retry: Retry = Retry()
     late_ms: PositiveFloat = Field(
         5.0, description="A run whose 99th percentile of send delay is above this is void: the client was late."

@@ -29,7 +29,7 @@ LARGEST_AHEAD_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """What one shard plays. ``warm`` connections are opened before the first send, ``leaving`` give up on their own."""
+    """What one shard plays. ``warm`` connections are opened before the first send, ``limits_ms`` are those of tiers."""
 
     run: str
     requests: tuple[PlannedRequest, ...]
@@ -39,7 +39,7 @@ class ShardPlan:
     headers: Mapping[str, str] = field(default_factory=dict)
     warm: int = 0
     feed_back: bool = True
-    leaving: frozenset[int] = frozenset()
+    limits_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -139,9 +139,10 @@ class Player:
         self._events.append(Due(request.index, at_ns, max(at_ns, self._now())))
         loop, client = asyncio.get_running_loop(), self._plan.client
         late_s = (self._now() - at_ns) / NS_PER_S
-        item.timers.append(loop.call_later(max(0.0, client.timeout_s - late_s), self._timed_out, item))
-        if client.give_up_ms is not None and request.index in self._plan.leaving:
-            item.timers.append(loop.call_later(max(0.0, client.give_up_ms / 1e3 - late_s), self._gave_up, item))
+        limit_s = min(client.timeout_s, self._plan.limits_ms.get(request.tier, math.inf) / 1e3)
+        item.timers.append(loop.call_later(max(0.0, limit_s - late_s), self._timed_out, item, limit_s))
+        if request.cancel_ns is not None:
+            item.timers.append(loop.call_later(max(0.0, request.cancel_ns / NS_PER_S - late_s), self._gave_up, item))
         self._try(item)
 
     def _try(self, item: _Open) -> None:
@@ -268,11 +269,11 @@ class Player:
 
     # --- leaving ------------------------------------------------------------------------------------------------
 
-    def _timed_out(self, item: _Open) -> None:
-        self._leave(item, Outcome.TIMED_OUT, f"no end within {self._plan.client.timeout_s:g} s")
+    def _timed_out(self, item: _Open, limit_s: float) -> None:
+        self._leave(item, Outcome.TIMED_OUT, f"no end within {limit_s:g} s")
 
     def _gave_up(self, item: _Open) -> None:
-        self._leave(item, Outcome.CANCELLED, f"its client left after {self._plan.client.give_up_ms or 0:g} ms")
+        self._leave(item, Outcome.CANCELLED, "its client gave up")
 
     def _leave(self, item: _Open, outcome: Outcome, reason: str) -> None:
         if item.planned.index not in self._open:
