@@ -6,10 +6,10 @@ RUN = $(PYTHON) bootstrap.py
 DEV = $(PYTHON) bootstrap.py --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test lint types bench chaos lock clean
+.PHONY: help demo up test test-vllm-parity lint types bench chaos lock clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 demo: ## start everything, run the demo experiment to its verdict, keep the dashboard (TRACE=file PORT=8000)
 	@test -z "$(TRACE)" || test -f "$(TRACE)" || { echo "headway: TRACE=$(TRACE): there is no such file" >&2; exit 1; }
@@ -32,6 +32,10 @@ test: ## lint, types, then every test
 	echo "All other tests, on two processes:"; \
 	$(DEV) -m pytest -q -n 2 --dist loadfile -m "not stack and not browser" || status=1; \
 	exit $$status
+
+test-vllm-parity: ## vllm_v1 beside the scheduler of an installed vLLM (HEADWAY_VLLM_PYTHON=its interpreter)
+	@test -x "$$HEADWAY_VLLM_PYTHON" || { echo "headway: HEADWAY_VLLM_PYTHON must be the Python of an environment with vLLM; docs/parity.md says how to make one" >&2; exit 1; }
+	@$(DEV) -m pytest -q tests/parity
 
 lint: ## ruff: rules and format
 	@$(DEV) -m ruff check .

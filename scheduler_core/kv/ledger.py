@@ -185,7 +185,7 @@ class Ledger:
         return [block for block in blocks if block not in fenced]
 
     def _settle(self, blocks: list[int]) -> None:
-        keep, clean = self._index.keep, self._clean
-        for block in blocks:
-            if not keep(block):
-                clean.append(block)
+        """Known blocks go to the index, unknown ones to the front, to be allocated in the order given (V-24)."""
+        keep = self._index.keep
+        unknown = [block for block in blocks if not keep(block)]
+        self._clean += unknown[::-1]

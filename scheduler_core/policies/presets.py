@@ -69,6 +69,7 @@ def static(spec: PolicySpec, limits: Limits) -> PolicySet:
 def vllm_v1(spec: PolicySpec, limits: Limits) -> PolicySet:
     """Continuous batching with chunked prefill and paged KV, after vLLM 0.33.0 (V-01 to V-30, one instance)."""
     by_priority = spec.order.by in ("priority", "urgency")
+    blocks = limits.kv_blocks + 1  # the watermark is a share of all blocks, the null block included (V-12, V-13)
     orders: dict[str | None, Order] = {"arrival": ByArrival(), "shortest": ByShortestOutput()}
     return PolicySet(
         name="vllm_v1",
@@ -77,7 +78,7 @@ def vllm_v1(spec: PolicySpec, limits: Limits) -> PolicySet:
         shape=RunningThenWaiting(),
         chunk=LongPrefillCap(spec.batch.long_prefill_cap) if spec.batch.long_prefill_cap else WholeRequest(),
         reserve=WorstCase() if spec.cache.admit == "limit" else KnownTokens(),
-        admission=RoomAboveWatermark(int((spec.cache.watermark or 0) * limits.kv_blocks)),
+        admission=RoomAboveWatermark(int((spec.cache.watermark or 0) * blocks)),
         victim=WorstPriority() if by_priority else LastAdmitted(),
         requeue=Place.FRONT if spec.order.by == "arrival" else Place.BY_KEY,
         slots=UrgentTakesSlot() if spec.order.by == "urgency" else None,

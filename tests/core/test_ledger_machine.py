@@ -83,11 +83,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.settle(self.fenced.pop(fence, []))
 
     def settle(self, freed: Any) -> None:
-        for block in freed:
-            if block in self.keys:
-                self.order.append(block)
-            else:
-                self.order.insert(0, block)
+        unknown = [block for block in freed if block not in self.keys]
+        known = [block for block in freed if block in self.keys]
+        self.order = [*unknown, *self.order, *known]
 
     @invariant()
     def agrees(self) -> None:
