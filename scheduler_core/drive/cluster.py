@@ -54,6 +54,7 @@ class ClusterDriver:
     _idle: set[int] = field(init=False, default_factory=set)
     _outcomes: dict[str, int] = field(init=False, default_factory=dict)
     _now: Ns = field(init=False, default=0)
+    _running: int = field(init=False, default=0)
     _steps: int = field(init=False, default=0)
     _laws: int = field(init=False, default=0)
     _closed: bool = field(init=False, default=False)
@@ -70,7 +71,7 @@ class ClusterDriver:
             ExecutorError: an executor answered something impossible.
         """
         total = len(self.requests)
-        while self._ended < total:
+        while self._ended < total or self._running:
             if self.stop():
                 return self._end(complete=False, reason="stopped")
             at = self._next_ns()
@@ -137,6 +138,7 @@ class ClusterDriver:
     def _complete(self, number: int, planned: Planned, result: StepResult) -> None:
         lane = self._lanes[number]
         lane.running = None
+        self._running -= 1
         completed = self.cluster.members[number].instance.complete(result)
         self.cluster.completed(number, completed)
         self._steps += 1
@@ -163,6 +165,7 @@ class ClusterDriver:
         if result is None:
             raise ExecutorError("an executor of a cluster must tell at launch when its step ends")
         lane.running = (planned, result)
+        self._running += 1
         heapq.heappush(self._events, (result.available_ns, number))
 
     # --- evidence ----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ class State(IntEnum):
     QUEUED = auto()
     RUNNING = auto()
     PAUSED = auto()
+    PARKED = auto()
     ENDED = auto()
 
 
@@ -21,6 +22,9 @@ class Event(IntEnum):
     PREEMPT = auto()
     PAUSE = auto()
     RESUME = auto()
+    PARK = auto()
+    LODGE = auto()
+    DEPART = auto()
     FINISH = auto()
     FAIL = auto()
     ABORT = auto()
@@ -28,6 +32,7 @@ class Event(IntEnum):
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.QUEUED, Event.ADMIT): State.RUNNING,
+    (State.QUEUED, Event.PARK): State.PARKED,  # room is reserved for KV that will be delivered
     (State.QUEUED, Event.FINISH): State.ENDED,  # preempted while its last step was in flight (V-18)
     (State.QUEUED, Event.FAIL): State.ENDED,
     (State.QUEUED, Event.ABORT): State.ENDED,
@@ -36,6 +41,11 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.RUNNING, Event.FINISH): State.ENDED,
     (State.RUNNING, Event.FAIL): State.ENDED,
     (State.RUNNING, Event.ABORT): State.ENDED,
+    (State.RUNNING, Event.PARK): State.PARKED,
+    (State.PARKED, Event.LODGE): State.QUEUED,
+    (State.PARKED, Event.DEPART): State.ENDED,
+    (State.PARKED, Event.FAIL): State.ENDED,
+    (State.PARKED, Event.ABORT): State.ENDED,
     (State.PAUSED, Event.RESUME): State.RUNNING,
     (State.PAUSED, Event.PREEMPT): State.QUEUED,
     (State.PAUSED, Event.FAIL): State.ENDED,

@@ -37,6 +37,12 @@ class Progress:
             raise CallerError(f"cannot adopt {hit_tokens} of {self.known} known tokens at {self.granted} granted")
         self.granted = self.confirmed = hit_tokens
 
+    def deliver(self, tokens: int) -> None:
+        """KV up to ``tokens`` was delivered from another instance; what was found here before is part of it."""
+        if not self.granted <= tokens < self.known:
+            raise CallerError(f"cannot take {tokens} of {self.known} known tokens at {self.granted} granted")
+        self.granted = self.confirmed = tokens
+
     def grant(self, length: int) -> bool:
         """Plan ``length`` more tokens; true when the last of them yields a new token."""
         if not 0 < length <= self.debt:

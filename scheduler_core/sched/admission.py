@@ -38,8 +38,10 @@ def start(state: InstanceState, request: LiveRequest, hits: list[int], *, promis
     request.run_seq = state.next_run
     state.next_run += 1
     state.running[request.id] = state.apart[request.id] = request
-    request.hit_tokens = 0
+    request.hit_tokens = request.granted  # delivered from another instance, else nothing
     if hits:
         state.memory.adopt(request, hits)
+    if request.blocks and state.lodged:
+        state.lodged.pop(request.id, None)
     if promised_blocks:
         pledge(state.memory, request, promised_blocks)

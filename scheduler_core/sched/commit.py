@@ -130,6 +130,9 @@ def end(
     request.apply(event)
     if waits:
         state.waiting.remove(request)
+        state.lodged.pop(request.id, None)
+    elif state.parked.pop(request.id, None) is not None:
+        state.released.append(request.id)
     else:
         state.leave_running(request, granted=granted and request.joined != APART)
         state.released.append(request.id)

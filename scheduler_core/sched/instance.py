@@ -8,6 +8,7 @@ from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.commit import commit, end, release_batch
 from scheduler_core.sched.laws import check_conservation, check_liveness, check_residence
 from scheduler_core.sched.memory import BlockMemory, blocks_for
+from scheduler_core.sched.moving import Leaving, Reserved, depart, lodge, park, reserve, revoke_lodged
 from scheduler_core.sched.plan import Completed, Ended, Occupancy, Planned
 from scheduler_core.sched.planner import StateView, StepBuilder, preempt
 from scheduler_core.sched.policy import PolicySet
@@ -85,6 +86,10 @@ class Instance:
             raise CallerError(f"{len(state.in_flight)} steps are in flight already")
         builder = self._builder
         builder.build(now_ns)
+        while not builder.grants and builder.deferral is not None and not state.running and state.lodged:
+            if not revoke_lodged(state, but=builder.deferral[0], now_ns=now_ns):
+                break
+            builder.build(now_ns)
         if not builder.grants:
             check_liveness(state, self.next_wakeup(now_ns))
             return None
@@ -131,14 +136,75 @@ class Instance:
         Raises:
             CallerError: the request is not running.
         """
-        live = self._state.requests.get(request)
-        if live is None:
-            raise CallerError(f"request {request} is not live")
+        live = self._live(request)
         if live.state is not State.RUNNING:
             raise CallerError(f"request {request} is {live.state.name}, not RUNNING")
         self._state.leave_running(live)
         preempt(self._state, self.policy, live, revoked=None, reason=Preempt.OPERATOR, now_ns=now_ns)
         release_batch(self._state)
+
+    # --- between instances -------------------------------------------------------------------------------------
+
+    def park(self, request: int) -> None:
+        """Take a running request out of the steps; it keeps its blocks until `depart` or `stay`."""
+        park(self._state, self._live(request))
+
+    def stay(self, request: int) -> None:
+        """A parked request goes on here after all, as soon as it has a slot."""
+        live = self._live(request)
+        lodge(self._state, self.policy, live, live.confirmed)
+
+    def depart(self, request: int) -> None:
+        """A parked request is elsewhere now: its blocks are free."""
+        depart(self._state, self._live(request))
+
+    def reserve(self, left: Leaving, now_ns: Ns) -> Reserved | Ended | None:
+        """Room for the KV of a request that comes from another instance; None when there is none now.
+
+        `Ended` when it can never be served here. The request is parked until `land`.
+        """
+        request = self._arriving(left)
+        if isinstance(request, Ended):
+            return request
+        if not reserve(self._state, request, left.computed):
+            return None
+        return Reserved(request.id, request.epoch, request.hit_tokens)
+
+    def land(self, request: int, tokens: int) -> None:
+        """The KV of the first ``tokens`` positions of a reserved request is there: it waits for a slot."""
+        lodge(self._state, self.policy, self._live(request), tokens)
+
+    def resume(self, left: Leaving, now_ns: Ns) -> Ended | None:
+        """Take over a request without its KV: it waits like a preempted one, and its tokens are computed again."""
+        request = self._arriving(left)
+        if isinstance(request, Ended):
+            return request
+        request.lost_until, request.preemptions = left.computed, 1
+        self._state.requests[request.id] = request
+        self._state.waiting.push(request, self.policy.order.key(request))
+        return None
+
+    def leaving(self, request: int) -> Leaving:
+        """What another instance needs to know of a live request to take it over."""
+        live = self._live(request)
+        return Leaving(live.spec, live.known, live.confirmed, live.epoch + 1)
+
+    def _arriving(self, left: Leaving) -> LiveRequest | Ended:
+        refusal = self._refuse(left.spec)
+        if refusal is not None:
+            reason, need, have = refusal
+            return Ended(left.spec.id, Outcome.REJECTED, "handoff", reason.value, 0, need, have)
+        state = self._state
+        request = LiveRequest(left.spec, seq=state.next_seq, model_length=self.policy.limits.model_length)
+        state.next_seq += 1
+        request.known, request.epoch = left.known, left.epoch
+        return request
+
+    def _live(self, request: int) -> LiveRequest:
+        live = self._state.requests.get(request)
+        if live is None:
+            raise CallerError(f"request {request} is not live")
+        return live
 
     # --- questions ---------------------------------------------------------------------------------------------
 

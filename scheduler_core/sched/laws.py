@@ -2,14 +2,17 @@
 
 from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import APART
+from scheduler_core.sched.moving import check_places
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.time import Ns
 
+_RUNNING = (State.RUNNING, State.PAUSED)
+
 
 def check_conservation(state: InstanceState) -> None:
     """Blocks: every one in exactly one account, and leases match the tables. O(blocks)."""
-    holders = [*state.running.values(), *state.held]
+    holders = [*state.running.values(), *state.held, *state.parked.values(), *state.lodged.values()]
     grown = [state.cohort.grown(request) for request in holders]
     counts = [request.blocks + more for request, more in zip(holders, grown, strict=True)]
     state.memory.check([request.table for request in holders], counts)
@@ -22,9 +25,11 @@ def check_residence(state: InstanceState) -> None:
     """Requests: each in exactly one place, holding blocks only where it may, with sound cursors. O(requests)."""
     for request in state.requests.values():
         waits, runs = request in state.waiting, request.id in state.running
-        if waits != (request.state is State.QUEUED) or runs != (request.state in (State.RUNNING, State.PAUSED)):
-            raise LawError(f"request {request.id} is {request.state.name}; waiting {waits}, running {runs}")
-        if waits and request.blocks:
+        parks = request.id in state.parked
+        places = (waits, runs, parks)
+        if places != (request.state is State.QUEUED, request.state in _RUNNING, request.state is State.PARKED):
+            raise LawError(f"request {request.id} is {request.state.name}; waiting, running, parked: {places}")
+        if waits and request.blocks and request.id not in state.lodged:
             raise LawError(f"waiting request {request.id} holds {request.blocks} blocks")
         if (runs and request.joined == APART) != (request.id in state.apart):
             raise LawError(f"request {request.id}: joined {request.joined}, apart {request.id in state.apart}")
@@ -35,15 +40,22 @@ def check_residence(state: InstanceState) -> None:
             raise LawError(f"request {request.id}: {wrong}")
     if len(state.apart) + state.cohort.count != len(state.running):
         raise LawError(f"{len(state.apart)} apart + {state.cohort.count} in the cohort != {len(state.running)} running")
-    if len(state.waiting) + len(state.running) != len(state.requests):
+    waiting, running, parked = len(state.waiting), len(state.running), len(state.parked)
+    if waiting + running + parked != len(state.requests):
         raise LawError(
-            f"{len(state.waiting)} waiting + {len(state.running)} running != {len(state.requests)} live requests"
+            f"{waiting} waiting + {running} running + {parked} parked != {len(state.requests)} live requests"
         )
+    wrong = check_places(state)
+    if wrong:
+        raise LawError(wrong)
 
 
 def check_liveness(state: InstanceState, wake_ns: Ns | None) -> None:
-    """After planning nothing: unfinished requests need a step in flight, or a time at which the policy changes."""
-    if state.requests and not state.in_flight and wake_ns is None:
+    """After planning nothing: unfinished requests need a step in flight, or a time at which the policy changes.
+
+    Parked requests wait for what the cluster will say, and need neither.
+    """
+    if len(state.requests) > len(state.parked) and not state.in_flight and wake_ns is None:
         head = state.waiting.head()
         raise LawError(
             f"nothing is granted, in flight or due, yet {len(state.waiting)} wait and {len(state.running)} run; "

@@ -296,24 +296,27 @@ class StepBuilder:
             return Deferral(_BATCH_FULL, resident + 1, self._size)
         if head.promised:  # its last step before preemption is still in flight (V-03)
             return Deferral(_PREEMPTED_THIS_STEP, 0, 0, skip=True)
-        hits = memory.match(head)
-        found = len(hits)
-        want = head.known - found * size
+        # A lodged request brought its KV from another instance; its blocks are like found ones, but not all full.
+        lodged = head.blocks > 0
+        hits = list(head.table) if lodged else memory.match(head)
+        found = head.blocks or len(hits)
+        covered = head.granted or found * size
+        want = head.known - covered
         limits, view = self.policy.limits, self._view
         length = first_length(head, want, most=self._limit(head, want, view), left=view.budget_left, limits=limits)
         if length == 0 and not self.policy.admits_without_budget:
             return Deferral(_NO_BUDGET, min(want, self._budget), self._view.budget_left)
         room = max(self.policy.reserve.tokens(head), head.known)
         reserve = -(-room // size) - found
-        free = memory.free - (memory.idle(hits) if hits else 0)
+        free = memory.free - (memory.idle(hits) if hits and not lodged else 0)
         deferral = self.policy.admission.decide(reserve, free - memory.pledged, self._view)
         if deferral is not None:
             return deferral
         # Whatever the policy estimates, the first grant needs its blocks now: some may be behind a fence.
-        first = -(-(found * size + length) // size) - found
+        first = max(0, -(-(covered + length) // size) - found)
         if first > free:
             return Deferral(_NO_BLOCKS, first, free)
-        self._start(head, hits, reserve)
+        self._start(head, [] if lodged else hits, reserve)
         if length:
             blocks = memory.grow(head, first)
             self._grant(head, length, (*hits, *blocks) if hits else blocks, first=True)

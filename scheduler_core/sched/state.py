@@ -16,9 +16,9 @@ class InstanceState:
     """Requests by place, the pool, steps in flight, and records not yet taken.
 
     ``running`` is in order of admission; ``apart`` are those of them that are no members of the ``cohort``, in the same
-    order. ``held`` are finished requests whose slot and blocks stay taken until their batch ends. ``fused_step`` is a
-    fused step while events are delivered during it. ``deferred`` is the last reported (request, reason), so
-    that a record is written only on change.
+    order. ``held`` are finished requests whose slot and blocks stay taken until their batch ends. ``parked`` and
+    ``lodged`` are those of `sched.moving`; the latter are waiting, too. ``fused_step`` is a fused step while events are
+    delivered during it. ``deferred`` is the last reported (request, reason): a record is written only on change.
     """
 
     memory: Memory
@@ -30,6 +30,8 @@ class InstanceState:
     running: dict[int, LiveRequest] = field(default_factory=dict)
     apart: dict[int, LiveRequest] = field(default_factory=dict)
     held: list[LiveRequest] = field(default_factory=list)
+    parked: dict[int, LiveRequest] = field(default_factory=dict)
+    lodged: dict[int, LiveRequest] = field(default_factory=dict)
     in_flight: deque[Planned] = field(default_factory=deque)
     released: list[int] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)

@@ -145,6 +145,88 @@ class Preempted:
 
 
 @dataclass(frozen=True, slots=True)
+class Parked:
+    """A request left the steps of its instance with its blocks, ready to go to another one."""
+
+    kind: ClassVar[str] = "parked"
+    at_ns: Ns
+    request: int
+    instance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """What was decided about a parked request: transfer, recompute, stay or fail; with what it was decided by.
+
+    ``transfer_ns`` and ``recompute_ns`` are predictions, None where that way is closed. ``need`` and ``have`` are
+    compared blocks or times of a fallback, whose ``reason`` is not empty.
+    """
+
+    kind: ClassVar[str] = "handoff"
+    at_ns: Ns
+    request: int
+    source: int
+    destination: int
+    action: str
+    reason: str = ""
+    transfer_ns: Ns | None = None
+    recompute_ns: Ns | None = None
+    need: int | None = None
+    have: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A transfer of KV began; ``bytes`` are those that the destination does not have already."""
+
+    kind: ClassVar[str] = "sending"
+    at_ns: Ns
+    request: int
+    source: int
+    destination: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A request waits for a slot at an instance that holds the KV of its first ``tokens`` positions.
+
+    Its transfer is over, or it ``stayed`` where it was.
+    """
+
+    kind: ClassVar[str] = "landed"
+    at_ns: Ns
+    request: int
+    instance: int
+    epoch: int
+    tokens: int
+    stayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TransferFailed:
+    """A transfer broke off; nothing of it can be used."""
+
+    kind: ClassVar[str] = "transfer_failed"
+    at_ns: Ns
+    request: int
+    source: int
+    destination: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """A request that waited with delivered KV lost it, so that others can go on; it computes it anew."""
+
+    kind: ClassVar[str] = "revoked"
+    at_ns: Ns
+    request: int
+    blocks: int
+    tokens_lost: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tie:
     """The two best logits were closer than the declared tolerance: another batch shape may pick the other token.
 
@@ -298,6 +380,12 @@ Record: TypeAlias = (
     | Deferred
     | Step
     | Preempted
+    | Parked
+    | Handoff
+    | Sending
+    | Landed
+    | TransferFailed
+    | Revoked
     | Tie
     | Finished
     | RunFinished
