@@ -7,7 +7,7 @@ from pathlib import Path
 from headway.config import cache_folder
 from scheduler_core.files import write_json
 from scheduler_core.spec.parse import parse
-from scheduler_core.spec.profiles import choose_profile, reference_profiles
+from scheduler_core.spec.profiles import choose_profile
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.errors import InputError
 
@@ -43,5 +43,6 @@ def choose(name: str, where: str = "target.modelled.profile") -> tuple[Profile, 
         InputError: there is none of that name; the message lists those there are.
     """
     profile = choose_profile(name, kept(), where=where)
-    bundled = profile in reference_profiles()
-    return profile, "bundled reference" if bundled else "calibrated on this machine"
+    if profile.kind != "measured":
+        return profile, "bundled reference" if profile.kind == "reference" else profile.kind
+    return profile, "calibrated on this machine"

@@ -7,6 +7,7 @@ from controlplane.ui.specform.building import Setting
 from controlplane.ui.specform.shapes import Choices
 from controlplane.workloads import selectors as workloads
 from scheduler_core.policies.manifests import manifests
+from scheduler_core.spec import roofline
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import ModelledTarget
 from scheduler_core.spec.topology import InstanceGroup
@@ -38,6 +39,7 @@ def experiment_setting(user: Person) -> Setting:
     profiles = [
         (name, name) for name in dict.fromkeys(fleet.profiles_visible_to(user).values_list("name", flat=True)[:MOST])
     ]
+    profiles += [(name, f"{name} (public specification)") for name in roofline.names()]
     setting.choices |= policy.choices | {
         (ModelledTarget, "profile"): (("auto", "the newest"), *profiles),
         (InstanceGroup, "profile"): (("", "that of the target"), *profiles),

@@ -109,7 +109,7 @@ def _open_modelled(job: RunJob, spec: ModelledTarget, policy: PolicySpec) -> Tar
         message = "the job carries no calibrated profile; whoever makes the job resolves its name"
         raise InputError([Problem("target.modelled.profile", message)])
     cluster = None if spec.topology is None else _open_cluster(job, spec, spec.topology, policy)
-    blocks = _pool_blocks(policy, spec.kv_blocks)
+    blocks = _pool_blocks(policy, spec.kv_blocks or profile.kv_blocks)
     executor = SimulatedExecutor(
         profile=profile, noise_seed=job.noise_seed if spec.noise else None, overlap=overlap_of(policy)
     )
@@ -134,7 +134,7 @@ def _open_cluster(job: RunJob, spec: ModelledTarget, topology: Topology, policy:
     capacities: dict[str, Capacity] = {}
     for name, group in topology.groups.items():
         profile = job.group_profiles.get(name, job.profile)
-        blocks = _pool_blocks(policy, group.kv_blocks or spec.kv_blocks)
+        blocks = _pool_blocks(policy, group.kv_blocks or spec.kv_blocks or profile.kv_blocks)
         capacities[name] = Capacity(kv_blocks=blocks, model_length=profile.model_length)
         for _ in range(group.count):
             seed = job.noise_seed + len(executors) if spec.noise else None

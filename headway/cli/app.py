@@ -2,7 +2,7 @@
 
 import typer
 
-from headway.cli import demo, judge, local, remote, show, sweep
+from headway.cli import demo, judge, local, profiles, remote, show, sweep
 
 app = typer.Typer(
     help="Decide how to schedule LLM serving, with evidence.",
@@ -17,6 +17,7 @@ app.command("play")(local.play)
 app.command("judge")(judge.judge)
 app.command("sweep")(sweep.sweep)
 app.command("calibrate")(local.calibrate)
+app.command("profiles")(profiles.profiles)
 trace.command("inspect")(local.trace_inspect)
 app.add_typer(trace, name="trace")
 app.command("login")(remote.login)

@@ -334,13 +334,14 @@ def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, Pol
     """
     # What a torch model allows is known to its worker alone; 1 leaves only the checks against the pool.
     model_length = 1 if profile is None else profile.model_length
+    kv_blocks = spec.target.kv_blocks or (None if profile is None else profile.kv_blocks)
     resolved: dict[str, PolicySpec] = {}
     problems: list[Problem] = []
     for name, policy in spec.arms.items():
         try:
             resolved[name] = resolve(policy)
             _check_served(policy, server=spec.target.server is not None)
-            check_against(policy, model_length=model_length, kv_blocks=spec.target.kv_blocks)
+            check_against(policy, model_length=model_length, kv_blocks=kv_blocks)
             check_layout(resolved[name], spec.target)
         except InputError as error:
             problems += [Problem(f"arms.{name}.{item.where}".rstrip("."), item.message) for item in error.problems]

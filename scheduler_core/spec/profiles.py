@@ -7,6 +7,7 @@ so in ``measured_on``; a calibration made here is always preferred.
 from collections.abc import Iterable
 from itertools import chain
 
+from scheduler_core.spec.roofline import roofline_profile
 from scheduler_core.spec.target import Affine, Profile
 from scheduler_core.types.errors import InputError, Problem
 
@@ -17,6 +18,7 @@ CPU_SMALL = Profile(
     model="demo-s",
     device="one CPU core (reference figures)",
     dtype="float32",
+    kind="reference",
     cost=Affine(
         base_ns=5_500_000,
         prefill_token_ns=168_000,
@@ -45,7 +47,7 @@ def reference_profiles() -> tuple[Profile, ...]:
 
 
 def choose_profile(name: str, measured: Iterable[Profile], *, where: str) -> Profile:
-    """The profile called ``name``; for ``auto`` the first one.
+    """The profile called ``name``; for ``auto`` the first one; for ``MODEL@DEVICE`` that of `spec.roofline`.
 
     ``measured`` holds the calibrations at hand, preferred first; they come before the reference profiles.
 
@@ -57,8 +59,11 @@ def choose_profile(name: str, measured: Iterable[Profile], *, where: str) -> Pro
         known[profile.name] = None
         if name in ("auto", profile.name):
             return profile
+    if "@" in name:
+        return roofline_profile(name, where=where)
     message = (
         f"there is no profile {name!r}; known here: {', '.join(known)}. "
-        "Make one with headway calibrate, or on the page of workers and profiles"
+        "Make one with headway calibrate, or on the page of workers and profiles; "
+        "or name a model and a device, such as llama-3.1-8b@h100 (headway profiles lists them)"
     )
     raise InputError([Problem(where, message)])

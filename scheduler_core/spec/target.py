@@ -41,8 +41,15 @@ class TorchTarget(Spec):
 class ModelledTarget(Spec):
     """The same policies on a simulated clock, with a step cost fitted from measured steps."""
 
-    profile: str = Field("auto", description="Name of a calibrated profile; auto: the newest of this installation.")
-    kv_blocks: PositiveInt = Field(512, description="KV blocks that exist, unless the policy asks for fewer.")
+    profile: str = Field(
+        "auto",
+        max_length=64,
+        description="Name of a calibrated profile; auto: the newest of this installation; or MODEL@DEVICE, such as "
+        "llama-3.1-70b@h100x4, for a roofline from public specifications.",
+    )
+    kv_blocks: PositiveInt | None = Field(
+        None, description="KV blocks that exist, unless the policy asks for fewer; absent: as many as the profile has."
+    )
     topology: Topology | None = Field(None, description="Several instances; absent: one.")
     noise: bool = Field(True, description="Per-step residuals and run drift at the size that calibration measured.")
 
@@ -71,7 +78,7 @@ class TargetSpec(Spec):
 
     @property
     def kv_blocks(self) -> int | None:
-        """KV blocks of the target; None where only the server itself knows."""
+        """KV blocks of the target; None where its profile says, or only the server itself knows."""
         chosen = self.torch or self.modelled
         return None if chosen is None else chosen.kv_blocks
 
@@ -140,7 +147,7 @@ class CopyTime(Spec):
 
 
 class Profile(Spec):
-    """A calibrated device-and-model pair: what a modelled target runs on.
+    """A device-and-model pair: what a modelled target runs on. ``kind`` says where its figures come from.
 
     ``residual_share`` is the standard deviation of measured / fitted - 1 per step, ``drift_share`` that of whole
     repeats; ``held_out_error_share`` the mean absolute relative error on steps left out of the fit, and
@@ -152,6 +159,7 @@ class Profile(Spec):
     model: str
     device: str
     dtype: str
+    kind: Literal["measured", "public specification", "reference"] = "measured"
     cost: Affine
     host: HostTime = HostTime()
     copies: CopyTime = CopyTime()
