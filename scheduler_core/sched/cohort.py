@@ -17,15 +17,17 @@ class Cohort:
     At rest a member has ``granted = confirmed = known - 1`` and ``ceil(granted / block_size)`` blocks.
     ``context_tokens`` is the sum of known tokens, which the members' next step reads. ``newest`` is at least the
     largest admission number of a member. ``pledged``: the blocks that members ask for were promised to them when they
-    were admitted; that is a policy's rule, so it holds for all that will grow or for none.
+    were admitted; that is a policy's rule, so it holds for all that will grow or for none. ``sizes[t % block size]``
+    members need a block in the step of tick ``t``.
     """
 
-    __slots__ = ("_block_size", "_buckets", "context_tokens", "count", "newest", "pledged", "tick")
+    __slots__ = ("_block_size", "_buckets", "context_tokens", "count", "newest", "pledged", "sizes", "tick")
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         # Bucket r holds the members that need a block in steps whose tick is r modulo the block size.
         self._buckets: list[dict[int, LiveRequest]] = [{} for _ in range(block_size)]
+        self.sizes = [0] * block_size
         self.tick = 0
         self.count = 0
         self.context_tokens = 0
@@ -38,33 +40,39 @@ class Cohort:
 
     def join(self, request: LiveRequest) -> None:
         """Take in a request at rest that has caught up."""
-        request.joined = self.tick
-        request.lane = (self.tick + 1 - request.known) % self._block_size
-        self._buckets[request.lane][request.id] = request
+        tick, known = self.tick, request.known
+        request.joined = tick
+        lane = request.lane = (tick + 1 - known) % self._block_size
+        self._buckets[lane][request.id] = request
+        self.sizes[lane] += 1
         self.count += 1
-        self.context_tokens += request.known
-        self.newest = max(self.newest, request.run_seq)
+        self.context_tokens += known
+        if request.run_seq > self.newest:
+            self.newest = request.run_seq
         if request.pledge:
             self.pledged = True
 
     def leave(self, request: LiveRequest, *, granted: bool = False) -> None:
         """Write down the member's numbers; ``granted``: the step being planned has already given it room."""
-        del self._buckets[request.lane][request.id]
-        request.known += self.tick - request.joined
-        request.granted = request.confirmed = request.known - 1
-        blocks = -(-(request.known if granted else request.known - 1) // self._block_size)
+        lane = request.lane
+        del self._buckets[lane][request.id]
+        self.sizes[lane] -= 1
+        known = request.known + self.tick - request.joined
+        request.known = known
+        request.granted = request.confirmed = known - 1
+        blocks = -(-(known if granted else known - 1) // self._block_size)
         if request.pledge:
             request.pledge -= min(request.pledge, blocks - request.blocks)
         request.blocks = blocks
         request.joined = APART
         self.count -= 1
-        self.context_tokens -= request.known
+        self.context_tokens -= known
         if not self.count:
             self.newest = -1
 
     def growth(self) -> int:
         """Blocks that the members' next step needs. O(1)."""
-        return len(self._buckets[self.tick % self._block_size])
+        return self.sizes[self.tick % self._block_size]
 
     def growing(self) -> list[LiveRequest]:
         """Members that need a block for their next step, in order of admission."""

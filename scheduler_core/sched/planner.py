@@ -217,7 +217,7 @@ class StepBuilder:
         cohort, memory = self.state.cohort, self.state.memory
         need = cohort.growth()
         left, free = self._view.budget_left - cohort.count, memory.free - need
-        if left < 0 or (serve is _ALL and self.state.apart and not self._separable(left, free)):
+        if left < 0 or (self.state.apart and not self._separable(serve, left, free)):
             self.state.disband()
             return
         if free >= 0:
@@ -247,15 +247,16 @@ class StepBuilder:
         if self._publishes:
             memory.publish_cohort(state.cohort)
 
-    def _separable(self, left: int, free: int) -> bool:
+    def _separable(self, serve: Serve, left: int, free: int) -> bool:
         """Whether serving all members first gives what the running order gives, with budget and blocks ``left`` after.
 
         It does when no request apart comes before one of them, or all fit together.
         """
-        if next(iter(self.state.apart.values())).run_seq > self.state.cohort.newest:
+        apart = [r for r in self.state.apart.values() if serve is _ALL or not r.prefilling]
+        if not apart or apart[0].run_seq > self.state.cohort.newest:
             return True
         limit = self.policy.chunk.limit
-        wanted = [(r, min(r.debt, limit(r, r.debt, self._view))) for r in self.state.apart.values()]
+        wanted = [(r, min(r.debt, limit(r, r.debt, self._view))) for r in apart]
         blocks = sum(shortage(self.state.memory, request, length) for request, length in wanted)
         return sum(length for _, length in wanted) <= left and blocks <= free
 

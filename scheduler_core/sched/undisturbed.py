@@ -1,30 +1,39 @@
-"""The common step, planned in one go: everybody who runs gets what is due, and newcomers take what is left.
+"""The common steps of a simulation in one loop: everybody who runs gets what is due, newcomers take what is left.
 
 By the rules of `scheduler_core.sched.planner` a step is mostly this: no request has to give way, none has to be passed
 over, and waiting requests come in one after the other until one does not fit. Then nothing of the planner's
-book-keeping per grant is needed. Where anything else may be called for, this says so before it has changed anything,
-and the planner is asked. Both act on one state; that they agree is tested step by step.
+book-keeping per grant is needed, and where only the cohort runs, one step is like the one before it. Where anything
+else may be called for, the loop ends before it has changed anything, and the planner is asked. Both act on one state;
+that they agree is tested step by step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, fields
+from typing import Protocol
 
+from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.admission import first_length, start
-from scheduler_core.sched.commit import AT_LIMIT, by_admission, finish
+from scheduler_core.sched.commit import AT_LIMIT, STOPPED
 from scheduler_core.sched.decisions import INTERLEAVED, Publish, Retain
-from scheduler_core.sched.plan import Ended, FusedStep
+from scheduler_core.sched.plan import FusedStep
 from scheduler_core.sched.planner import StateView
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.types.plan import Grant, Phase
 from scheduler_core.types.shape import causal_pairs
-from scheduler_core.types.time import Ns
+from scheduler_core.types.time import NEVER, Ns
+
+# Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
+_ENDED = State.ENDED
 
 # Parts that are asked here just as the planner asks them, and settings that such a step never comes to.
 _KNOWN = frozenset(
     {"name", "limits", "order", "shape", "chunk", "reserve", "admission", "victim", "requeue", "prefix_cache", "cache"}
 )
+
+Served = list[tuple[LiveRequest, int, int]]
+"""(request, first position, tokens) of grants outside the cohort, in their order."""
 
 
 def may_be_undisturbed(policy: PolicySet) -> bool:
@@ -37,88 +46,272 @@ def may_be_undisturbed(policy: PolicySet) -> bool:
     return plain and policy.groups_decodes and policy.publish is Publish.AT_GRANT and policy.retain is Retain.REQUEST
 
 
-class Undisturbed:
-    """Plans and completes the undisturbed steps of an instance: `plan`, and if it was one, `complete`.
+class Ends(Protocol):
+    """When members of the cohort emit their last token; ``next_tick`` is the earliest tick at which one does."""
 
-    After `plan`, ``number`` is the step's, ``served`` are (request, first position, tokens) outside the cohort in
-    grant order, and ``sampled`` those of them that will emit a token. ``prefill_tokens``, ``decoders``,
-    ``context_tokens``, ``prefill_pairs`` and ``joined`` are its shape (`scheduler_core.types.shape.StepShape`).
+    @property
+    def next_tick(self) -> int: ...
+
+    def schedule(self, member: LiveRequest, left: int) -> None:
+        """A new member has ``left`` tokens to go."""
+
+    def take(self, tick: int) -> list[tuple[LiveRequest, str]]:
+        """Members that have emitted their last token by ``tick``, with the reason of their end; never told again."""
+
+
+class World(Protocol):
+    """What happens around an instance: told and asked by the loop, known to the simulator alone.
+
+    ``next_ns`` is when the next request arrives, ``cut_ns`` when the next one may be ended from outside.
+    ``duration_ns`` is a step's time by (prefill tokens, decoding requests, context tokens, prefill pairs, number,
+    joined), see `scheduler_core.types.shape.StepShape`; ``decode_ns`` by (decoding requests, context tokens, number)
+    where nothing else is in the step. ``observe`` is called for each step before it is completed.
+    """
+
+    next_ns: Ns
+    cut_ns: Ns
+    observe: Callable[[FusedStep, Ns, Ns], None] | None
+
+    @property
+    def ends(self) -> Ends: ...
+    @property
+    def duration_ns(self) -> Callable[[int, int, int, int, int, int], Ns]: ...
+    @property
+    def decode_ns(self) -> Callable[[int, int, int], Ns]: ...
+
+    def deliver(self, now_ns: Ns) -> None:
+        """Submit who has arrived by ``now_ns``, as far as the queue wants them."""
+
+    def started(self, request: LiveRequest, at_ns: Ns) -> None:
+        """A request came in."""
+
+    def emitted(self, request: LiveRequest, at_ns: Ns) -> int:
+        """A request outside the cohort emitted a token; returns how many its answer still has."""
+
+    def finished(self, request: LiveRequest, reason: str, at_ns: Ns) -> None:
+        """A request has emitted its last token and is gone."""
+
+
+class Undisturbed:
+    """Plays steps of an instance as long as nobody is disturbed.
+
+    ``steps`` and ``planned`` count all steps, and those that are no repetition of the one before. ``pending`` is a step
+    in which a request may be ended from outside, with its end: it is planned, and the caller completes it.
     """
 
     def __init__(self, state: InstanceState, policy: PolicySet) -> None:
-        limits = policy.limits
-        self._state, self._policy, self._memory = state, policy, state.memory
-        self._budget, self._size, self._block_size = limits.token_budget, limits.size, limits.block_size
+        self._state, self._cohort, self._memory = state, state.cohort, state.memory
+        self._limits = policy.limits
         self._limit, self._passes = policy.chunk.limit, policy.shape.passes
         self._reserve, self._pledges = policy.reserve.tokens, policy.reserve.pledges
         self._admission = policy.admission.decide
         self._publishes = policy.prefix_cache
-        self._view = StateView(state, 0, self._budget)
-        self.served: list[tuple[LiveRequest, int, int]] = []
-        self.sampled: list[LiveRequest] = []
-        self.number = self.prefill_tokens = self.decoders = 0
-        self.context_tokens = self.prefill_pairs = self.joined = 0
+        self._patient = policy.order.first_come and not policy.limits.queue_limit
+        self._view = StateView(state, 0, policy.limits.token_budget)
+        self.steps = self.planned = 0
+        self.pending: tuple[FusedStep, Ns] | None = None
 
-    def plan(self, now_ns: Ns) -> bool:
-        """Plan a step in which nobody is disturbed; false: nothing has changed, and the planner must be asked."""
-        state, view, memory = self._state, self._view, self._memory
-        cohort, waiting = state.cohort, state.waiting
-        count, growth = cohort.count, cohort.growth()
-        left, free = self._budget - count, memory.free - growth
-        if left < 0 or free < 0:
-            return False
-        view.now_ns, view.budget_left = now_ns, left
-        if self._passes(view) is not INTERLEAVED:
-            return False
-        due = self._due(free) if state.apart else ()
-        if due is None:
-            return False
-        self.served, self.sampled = [], []
-        self.prefill_tokens = self.prefill_pairs = self.joined = 0
-        self.decoders, self.context_tokens = count, cohort.context_tokens
-        if growth or (count and self._publishes):
-            memory.grow_cohort(cohort, growth, publish=self._publishes)
-        for request, length, need in due:
-            if need:
-                memory.grow(request, need)
-            self._serve(request, length)
-        if waiting:
-            self._admit()
-        if not count and not self.served:
-            return False
-        self.number = state.next_step
-        state.next_step += 1
-        return True
+    def play(self, world: World, now_ns: Ns, *, wake_ns: Ns, most_waiting: int) -> Ns:
+        """Play from ``now_ns`` until the planner must be asked or a step is `pending`; returns when that is.
 
-    def complete(self, ends: Mapping[int, str]) -> list[tuple[LiveRequest, Ended]]:
-        """The planned step came back; see `scheduler_core.sched.commit.commit_fused`. Returns who ended."""
-        state, cohort = self._state, self._state.cohort
+        The first step takes ``wake_ns`` longer than it otherwise would; requests are delivered while fewer than
+        ``most_waiting`` wait.
+        """
+        state, cohort, view = self._state, self._cohort, self._view
+        requests, running, sizes = state.requests, state.running, cohort.sizes
+        budget, size, block_size = self._limits.token_budget, self._limits.size, self._limits.block_size
+        while True:
+            if world.next_ns <= now_ns and len(requests) - len(running) < most_waiting:
+                world.deliver(now_ns)
+            count, growth = cohort.count, sizes[cohort.tick % block_size]
+            view.now_ns, view.budget_left = now_ns, budget - count
+            if count > budget or growth > self._memory.free or self._passes(view) is not INTERLEAVED:
+                return now_ns
+            served = self._go_on(growth)
+            if served is None:
+                return now_ns
+            joined = len(served)
+            if view.budget_left and len(requests) > len(running) < size:
+                self._admit(served, world)
+            joined = len(served) - joined
+            if served or (count and count < len(running)):
+                now_ns = self._execute(world, now_ns, wake_ns, served, joined)
+            elif count:
+                now_ns = self._repeat(world, now_ns, wake_ns)
+            else:
+                return now_ns
+            if self.pending is not None:
+                return now_ns
+            wake_ns = 0
+
+    # --- planning ----------------------------------------------------------------------------------------------
+
+    def _go_on(self, growth: int) -> Served | None:
+        """Grant what is due to all who run; None, and nothing has changed, when one would be in another's way.
+
+        Members of the cohort are served first, ``growth`` blocks to them. Who was admitted before one of them and
+        would take budget or blocks from it is for the planner.
+        """
+        view, memory, cohort = self._view, self._memory, self._cohort
+        free, size, publishes = memory.free - growth, memory.block_size, self._publishes
+        due = []
+        for request in self._state.apart.values():
+            left, debt, begin = view.budget_left, request.known - request.granted, request.granted
+            if not left:
+                break
+            length = min(debt, left, self._limit(request, debt, view))
+            if length <= 0:
+                continue
+            need = -(-(begin + length) // size) - request.blocks
+            free -= need
+            if free < 0 or request.run_seq < cohort.newest:
+                return None
+            view.budget_left = left - length
+            due.append((request, length, need))
+        if growth or publishes:
+            memory.grow_cohort(cohort, growth, publish=publishes)
+        return [self._grant(request, length, need) for request, length, need in due] if due else []
+
+    def _grant(self, request: LiveRequest, length: int, need: int) -> tuple[LiveRequest, int, int]:
+        begin = request.granted
+        if need:
+            self._memory.grow(request, need)
+        request.granted = begin + length
+        if self._publishes:
+            self._memory.publish(request, begin + length)
+        return request, begin, length
+
+    def _admit(self, served: Served, world: World) -> None:
+        """Let waiting requests in until budget, batch or pool stops one (V-03 to V-12)."""
+        state, view, memory, limits = self._state, self._view, self._memory, self._limits
+        waiting, running, size = state.waiting, state.running, limits.block_size
+        passed = []
+        while view.budget_left and len(running) < limits.size and (head := waiting.head()) is not None:
+            hits = memory.match(head)
+            found, known, left = len(hits), head.known, view.budget_left
+            want = known - found * size
+            length = first_length(head, want, most=self._limit(head, want, view), left=left, limits=limits)
+            if not length:
+                break
+            reserve = -(-max(self._reserve(head), known) // size) - found
+            free = memory.free - (memory.idle(hits) if hits else 0)
+            deferral = self._admission(reserve, free - memory.pledged, view)
+            if deferral is not None and deferral.skip:
+                passed.append(waiting.take())
+                continue
+            need = -(-(found * size + length) // size) - found
+            if deferral is not None or need > free:
+                break
+            start(state, head, hits, promised_blocks=reserve if self._pledges else 0)
+            world.started(head, view.now_ns)
+            view.budget_left = left - length
+            served.append(self._grant(head, length, need))
+        for entry in reversed(passed):
+            waiting.restore(entry)
+
+    # --- playing -----------------------------------------------------------------------------------------------
+
+    def _execute(self, world: World, now_ns: Ns, wake_ns: Ns, served: Served, joined: int) -> Ns:
+        """Play the planned step; returns its end, or ``now_ns`` when it is `pending`."""
+        state, cohort = self._state, self._cohort
+        decode, context, prefill, pairs = cohort.count, cohort.context_tokens, 0, 0
+        sampled = []
+        for request, begin, length in served:
+            if begin < request.spec.prompt_tokens or begin < request.lost_until:
+                prefill += length
+                pairs += causal_pairs(begin, length)
+            else:
+                decode += 1
+                context += begin + length
+            if begin + length == request.known:
+                sampled.append(request)
+        number = state.next_step
+        state.next_step = number + 1
+        self.planned += 1
+        end_ns = now_ns + world.duration_ns(prefill, decode, context, pairs, number, joined) + wake_ns
+        if world.cut_ns <= end_ns:
+            self.pending = self._step(number, served, sampled), end_ns
+            return now_ns
+        if world.observe is not None:
+            world.observe(self._step(number, served, sampled), now_ns, end_ns)
+        self.steps += 1
         state.steps_done += 1
+        over = []
         if cohort.count:
             cohort.advance()
-        for request, _, _ in self.served:
+            if cohort.tick >= world.ends.next_tick:
+                over = world.ends.take(cohort.tick)
+        for request, _, _ in served:
             request.confirmed = request.granted
-        over: list[LiveRequest] = []
-        for request in self.sampled:
+        for request in sampled:
             request.promised = 0
             request.known += 1
-            if request.id in ends or request.known >= request.stop_at:
-                over.append(request)
+            left = world.emitted(request, end_ns)
+            if left <= 0 or request.known >= request.stop_at:
+                over.append((request, STOPPED if left <= 0 else AT_LIMIT))
             else:
                 del state.apart[request.id]
                 cohort.join(request)
-        for number in ends:
-            member = state.requests[number]
-            if member.joined != APART:
-                over.append(member)
-        if len(over) > 1:
-            over.sort(key=by_admission)
-        ended = [(request, finish(state, self._policy, request, ends.get(request.id, AT_LIMIT))) for request in over]
-        state.released.clear()
-        return ended
+                world.ends.schedule(request, left)
+        if over:
+            self._finish(over, world, end_ns)
+        return end_ns
 
-    def step(self) -> FusedStep:
+    def _repeat(self, world: World, now_ns: Ns, wake_ns: Ns) -> Ns:
+        """The planned step is the cohort's alone: play it, and the same again until something may change it."""
+        state, cohort, memory, ends = self._state, self._cohort, self._memory, world.ends
+        decode_ns, sizes, block_size, publishes = world.decode_ns, cohort.sizes, memory.block_size, self._publishes
+        waits = len(state.requests) > len(state.running)
+        until_ns = NEVER if waits and self._patient else world.next_ns  # a blocked head ignores newcomers
+        count, number = cohort.count, state.next_step
+        first = number
+        while True:
+            end_ns = now_ns + decode_ns(count, cohort.context_tokens, number) + wake_ns
+            if world.cut_ns <= end_ns:
+                self.pending = FusedStep(number, (), count, cohort.context_tokens, True), end_ns
+                break
+            if world.observe is not None:
+                world.observe(FusedStep(number, (), count, cohort.context_tokens, True), now_ns, end_ns)
+            now_ns, wake_ns = end_ns, 0
+            number += 1
+            tick = cohort.tick = cohort.tick + 1
+            cohort.context_tokens += count
+            if tick >= ends.next_tick:
+                self._finish(ends.take(tick), world, now_ns)
+                count, until_ns = cohort.count, world.next_ns  # an end may bring the next turn
+                if waits or not count:
+                    break
+            growth = sizes[tick % block_size]
+            if until_ns <= now_ns or growth > memory.free:
+                break
+            if growth or publishes:
+                memory.grow_cohort(cohort, growth, publish=publishes)
+        self.planned += 1
+        self.steps += number - first
+        state.steps_done += number - first
+        state.next_step = number + (self.pending is not None)
+        return now_ns
+
+    def _finish(self, over: list[tuple[LiveRequest, str]], world: World, at_ns: Ns) -> None:
+        """Requests that have emitted their last token end, in order of admission."""
+        state, cohort = self._state, self._cohort
+        if len(over) > 1:
+            over.sort(key=lambda item: item[0].run_seq)
+        for request, reason in over:
+            number = request.id
+            if request.joined == APART:
+                del state.apart[number]
+            else:
+                cohort.leave(request)
+            del state.running[number], state.requests[number]
+            request.state = _ENDED
+            self._memory.release(request)
+            world.finished(request, reason, at_ns)
+
+    def _step(self, number: int, served: Served, sampled: list[LiveRequest]) -> FusedStep:
         """The planned step as the planner would have given it, without its blocks."""
+        for request in sampled:
+            request.promised = 1
         grants = [
             Grant(
                 request.id,
@@ -126,99 +319,13 @@ class Undisturbed:
                 begin,
                 length,
                 (),
-                request in self.sampled,
+                request.promised > 0,
                 _phase_at(request, begin),
                 request.hit_tokens if begin == request.hit_tokens else 0,
             )
-            for request, begin, length in self.served
+            for request, begin, length in served
         ]
-        cohort = self._state.cohort
-        return FusedStep(self.number, tuple(grants), cohort.count, cohort.context_tokens, False)
-
-    # --- running requests --------------------------------------------------------------------------------------
-
-    def _due(self, free: int) -> list[tuple[LiveRequest, int, int]] | None:
-        """(request, tokens, blocks) for each running one outside the cohort; None when one would be in another's way.
-
-        They come after the members: who was admitted before one of them and would take budget or blocks from it is
-        for the planner.
-        """
-        state, view, size = self._state, self._view, self._block_size
-        due = []
-        newest = state.cohort.newest
-        for request in state.apart.values():
-            left = view.budget_left
-            if not left:
-                break
-            debt = request.known - request.granted
-            length = self._limit(request, debt, view)
-            if length > debt:
-                length = debt
-            if length > left:
-                length = left
-            if length <= 0:
-                continue
-            if request.run_seq < newest:
-                return None
-            end = request.granted + length
-            need = -(-end // size) - request.blocks
-            if need > free:
-                return None
-            free -= need
-            view.budget_left = left - length
-            due.append((request, length, need))
-        return due
-
-    def _serve(self, request: LiveRequest, length: int) -> None:
-        """Note a grant whose blocks are there."""
-        begin = request.granted
-        end = request.granted = begin + length
-        self.served.append((request, begin, length))
-        if end == request.known:
-            request.promised = 1
-            self.sampled.append(request)
-        if begin < request.lost_until or begin < request.spec.prompt_tokens:
-            self.prefill_tokens += length
-            self.prefill_pairs += causal_pairs(begin, length)
-        else:
-            self.decoders += 1
-            self.context_tokens += end
-        if self._publishes:
-            self._memory.publish(request, end)
-
-    # --- waiting requests --------------------------------------------------------------------------------------
-
-    def _admit(self) -> None:
-        """Let waiting requests in until budget, batch or pool stops one (V-03 to V-12)."""
-        state, view, memory, size = self._state, self._view, self._memory, self._block_size
-        waiting, running, limits = state.waiting, state.running, self._policy.limits
-        passed = []
-        while view.budget_left and len(running) < self._size and (head := waiting.head()) is not None:
-            hits = memory.match(head)
-            found = len(hits)
-            want, left = head.known - found * size, view.budget_left
-            length = first_length(head, want, most=self._limit(head, want, view), left=left, limits=limits)
-            if not length:
-                break
-            room = max(self._reserve(head), head.known)
-            reserve = -(-room // size) - found
-            free = memory.free - (memory.idle(hits) if hits else 0)
-            deferral = self._admission(reserve, free - memory.pledged, view)
-            if deferral is not None:
-                if not deferral.skip:
-                    break
-                passed.append(waiting.take())
-                continue
-            need = -(-(found * size + length) // size) - found
-            if need > free:
-                break
-            start(state, head, hits, promised_blocks=reserve if self._pledges else 0)
-            memory.grow(head, need)
-            view.budget_left = left - length
-            self.joined += 1
-            self._serve(head, length)
-        for entry in reversed(passed):
-            waiting.restore(entry)
+        return FusedStep(number, tuple(grants), self._cohort.count, self._cohort.context_tokens, False)
 
 
 def _phase_at(request: LiveRequest, start: int) -> Phase:

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Sequence
 
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import CallerError
-from scheduler_core.types.time import Ns
+from scheduler_core.types.time import NEVER, Ns
 
 
 class ArrivalStream:
-    """Requests by (arrival, index). A sequence may hold dependent requests; any other iterable is read as it comes.
+    """Requests by (arrival, index); ``next_ns`` is when the next one comes.
 
-    An iterable must be in order of arrival, and without dependent requests: it is never held as a whole.
+    A sequence may hold dependent requests; any other iterable is read as it comes, must be in order of arrival and is
+    never held as a whole.
     """
 
     def __init__(self, requests: Iterable[PlannedRequest]) -> None:
@@ -28,17 +29,17 @@ class ArrivalStream:
             )
         self._source = iter(requests)
         self._last: Ns = 0
-        self.next_ns: Ns | None = None
+        self.next_ns: Ns = NEVER
         self._next: tuple[Ns, PlannedRequest] | None = None
         self._fill()
 
     @property
     def over(self) -> bool:
         """Whether no request is left, dependent ones included."""
-        return self.next_ns is None and not self._dependents
+        return self.next_ns == NEVER and not self._dependents
 
     def take(self) -> tuple[Ns, PlannedRequest]:
-        """The next arrival and its time; only while ``next_ns`` is not None."""
+        """The next arrival and its time; only while ``next_ns`` is not `NEVER`."""
         assert self._next is not None
         taken = self._next
         self._fill()
@@ -64,7 +65,7 @@ class ArrivalStream:
             self._last = request.arrival_ns
         if self.independent:
             self._next = None if request is None else (request.arrival_ns, request)
-            self.next_ns = None if request is None else request.arrival_ns
+            self.next_ns = NEVER if request is None else request.arrival_ns
             return
         if request is not None:
             heapq.heappush(self._due, (request.arrival_ns, request.index, request))
@@ -75,4 +76,4 @@ class ArrivalStream:
         if self._next is None and self._due:
             at_ns, _, request = heapq.heappop(self._due)
             self._next = (at_ns, request)
-        self.next_ns = None if self._next is None else self._next[0]
+        self.next_ns = NEVER if self._next is None else self._next[0]

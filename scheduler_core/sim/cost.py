@@ -36,6 +36,7 @@ class StepCost:
         "_copies",
         "_decode",
         "_drift",
+        "_fixed",
         "_host",
         "_joined",
         "_knots",
@@ -59,6 +60,7 @@ class StepCost:
         self._knots = cost.batch_knots
         # Nearly every step has few tokens: their part is looked up, with what every step costs already in it.
         fixed = cost.base_ns + host.base_ns + host.finish_base_ns + copies.input_base_ns + copies.output_base_ns
+        self._fixed = fixed
         self._by_tokens = [fixed + _along(cost.batch_knots, tokens) for tokens in range(self._listed())]
         self._residual_share = profile.residual_share
         self._noise_seed = noise_seed
@@ -73,15 +75,20 @@ class StepCost:
 
     def duration_ns(self, prefill: int, decode: int, context: int, pairs: int, step: int, joined: int = 0) -> Ns:
         """As `step_ns`, with the shape's numbers in its order."""
-        tokens = prefill + decode
-        exact = self._by_tokens[tokens] if tokens < len(self._by_tokens) else self._beyond(tokens)
-        exact += self._prefill * prefill + self._decode * decode + self._context * context + self._pair * pairs
+        exact = self._prefill * prefill + self._decode * decode + self._context * context + self._pair * pairs
+        exact += self._of_tokens(prefill + decode) if self._knots else self._fixed
         if joined:
             exact += (self._request + self._joined) * joined
         if self._noise_seed is not None:
             residual = 1 + self._residual_share * standard_normal(self._noise_seed, "residual", step)
             exact *= max(LEAST_FACTOR, self._drift * residual)
         return round(exact) or 1
+
+    def decode_ns(self, decode: int, context: int, step: int) -> Ns:
+        """As `duration_ns` of a step in which requests only decode."""
+        if self._knots or self._noise_seed is not None:
+            return self.duration_ns(0, decode, context, 0, step)
+        return round(self._decode * decode + self._context * context + self._fixed) or 1
 
     def parts(self, shape: StepShape, step: int) -> StepParts:
         """`step_ns` in parts: host and copies without noise, the device what is left, at least 1 ns."""
@@ -105,9 +112,11 @@ class StepCost:
     def _listed(self) -> int:
         return min(_LISTED, self._knots[-1][0] + 1) if self._knots else 1
 
-    def _beyond(self, tokens: int) -> float:
-        fixed = self._by_tokens[0] - _along(self._knots, 0)
-        return fixed + _along(self._knots, tokens)
+    def _of_tokens(self, tokens: int) -> float:
+        """What every step costs, with the part that depends on all its tokens."""
+        if tokens < len(self._by_tokens):
+            return self._by_tokens[tokens]
+        return self._fixed + _along(self._knots, tokens)
 
 
 def _along(knots: Knots, place: int) -> float:

@@ -4,28 +4,23 @@ Exact: each step is planned by the same rules under the same policy, or is the r
 that the cost model gives for it; the records per request are those of a plain run.
 """
 
-import heapq
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from scheduler_core.drive.cuts import CANCEL, Due, cut, cuts_of
-from scheduler_core.request.live import APART, LiveRequest
-from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.commit import STOPPED
 from scheduler_core.sched.fused import FusedInstance
-from scheduler_core.sched.plan import Ended, FusedStep
+from scheduler_core.sched.plan import FusedStep
 from scheduler_core.sched.policy import PolicySet
-from scheduler_core.sched.undisturbed import Undisturbed
 from scheduler_core.sim.arrivals import ArrivalStream
 from scheduler_core.sim.cost import StepCost
-from scheduler_core.sim.ends import EndTimes
-from scheduler_core.sim.rows import RequestRow, RowSink, Track
+from scheduler_core.sim.rows import RowSink
+from scheduler_core.sim.world import SimulatedWorld
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.shape import causal_pairs, joins
-from scheduler_core.types.time import Ns
+from scheduler_core.types.time import NEVER, Ns
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
 _DECODE = Phase.DECODE
@@ -66,159 +61,95 @@ class FastForward:
         self.instance = FusedInstance(policy)
         self._policy = policy
         self._cost = cost
-        self._sink = sink
-        self._prefix_block_size = prefix_block_size
-        self._observe = observe
-        self._tracks: dict[int, Track] = {}
-        self._ends = EndTimes()
-        self._cuts = [Due(at_ns, CANCEL, request) for request, at_ns in cancels]
-        heapq.heapify(self._cuts)
-        self._patience = patience or {}
+        self._world = SimulatedWorld(
+            self.instance, cost, sink, cancels=cancels, patience=patience or {}, prefix_block_size=prefix_block_size
+        )
+        self._world.observe = observe
         self._now: Ns = 0
         self._busy_until: Ns = 0
-        self._planned = self._steps = self._rows = self._preemptions = 0
+        self._planned = self._steps = 0
         self._patient = policy.order.first_come and not policy.limits.queue_limit
         self._queue = max(LEAST_QUEUE, policy.limits.size + 1)
 
     def run(self, requests: Iterable[PlannedRequest]) -> FastReport:
         """Play all ``requests`` to their end."""
-        arrivals = ArrivalStream(requests)
-        instance, undisturbed = self.instance, self.instance.undisturbed
+        arrivals, world, instance = ArrivalStream(requests), self._world, self.instance
         # With first come, first served, who stands behind a blocked head matters only when the head moves: arrivals
         # stay in the stream until the queue runs low. Time and memory then do not grow with the backlog.
-        queue = self._queue if self._patient and arrivals.independent else None
+        world.open(arrivals, most_waiting=self._queue if self._patient and arrivals.independent else NEVER)
         while True:
-            self._deliver(arrivals, self._now, most=queue)
-            at_ns = arrivals.next_ns
-            if at_ns is None and arrivals.over:
-                instance.close_arrivals()
-            if undisturbed is not None and undisturbed.plan(self._now):
-                self._glide(undisturbed, arrivals)
+            world.deliver(self._now)
+            if self._glide():
                 continue
+            if arrivals.over:
+                instance.close_arrivals()
             step = instance.plan_fused(self._now)
             if step is not None:
-                self._play(step, arrivals)
+                self._play(step)
                 continue
-            times = [at for at in (at_ns, instance.next_wakeup(self._now)) if at is not None]
-            if self._tracks and self._cuts:
-                times.append(self._cuts[0].at_ns)
-            if not times:
+            wakes = instance.next_wakeup(self._now)
+            due = min(world.next_ns, NEVER if wakes is None else wakes, world.cut_ns if world.tracks else NEVER)
+            if due == NEVER:
                 break
-            self._now = max(self._now, min(times))
-        if self._tracks:
-            raise LawError(f"{len(self._tracks)} requests are open, but nothing is due any more")
-        return FastReport(self._steps, self._planned, self._rows, self._now, self._preemptions)
-
-    def _arrive(self, arrivals: ArrivalStream) -> None:
-        at_ns, planned = arrivals.take()
-        self._tracks[planned.index] = Track(at_ns, planned.output_tokens)
-        spec = RequestSpec.from_planned(planned, arrival_ns=at_ns, prefix_block_size=self._prefix_block_size)
-        refused = self.instance.submit(spec, at_ns)
-        if refused is not None:
-            self._row(refused, at_ns, planned.prompt_tokens, 0)
-            arrivals.ended(planned.index, at_ns)
-            return
-        if planned.cancel_ns is not None or self._patience:
-            for due in cuts_of(planned, at_ns, self._patience):
-                heapq.heappush(self._cuts, due)
-
-    def _deliver(self, arrivals: ArrivalStream, until_ns: Ns, *, most: int | None = None) -> None:
-        """What comes by ``until_ns``, in order of time; of arrivals only while fewer than ``most`` wait."""
-        while True:
-            cut_ns = self._cuts[0].at_ns if self._cuts and self._cuts[0].at_ns <= until_ns else None
-            at_ns = arrivals.next_ns
-            if (
-                at_ns is not None
-                and at_ns <= (until_ns if cut_ns is None else cut_ns)
-                and (most is None or self.instance.waiting < most)
-            ):
-                self._arrive(arrivals)
-            elif cut_ns is not None:
-                self._cut(heapq.heappop(self._cuts), arrivals)
-            else:
-                return
-
-    def _cut(self, due: Due, arrivals: ArrivalStream) -> None:
-        live = self.instance.live.get(due.request)
-        ended = None if live is None else cut(self.instance, due)
-        if live is not None and ended is not None:
-            self._preemptions += live.preemptions
-            self._row(ended, due.at_ns, live.spec.prompt_tokens, live.preemptions)
-            arrivals.ended(due.request, due.at_ns)
+            self._now = max(self._now, due)
+        if world.tracks:
+            raise LawError(f"{len(world.tracks)} requests are open, but nothing is due any more")
+        undisturbed = instance.undisturbed
+        if undisturbed is not None:
+            self._steps += undisturbed.steps
+            self._planned += undisturbed.planned
+        return FastReport(self._steps, self._planned, world.rows, self._now, world.preemptions)
 
     # --- steps -------------------------------------------------------------------------------------------------
 
-    def _glide(self, plan: Undisturbed, arrivals: ArrivalStream) -> None:
-        """Execute an undisturbed step; if only the cohort runs, the same again as long as nothing can change it."""
-        self._planned += 1
-        instance, start = self.instance, self._now
-        if not plan.served and plan.decoders == instance.running:
-            self._repeat(plan.number, arrivals)
-            return
-        end = start + self._cost.duration_ns(
-            plan.prefill_tokens, plan.decoders, plan.context_tokens, plan.prefill_pairs, plan.number, plan.joined
-        )
-        end += self._cost.wake_ns(start - self._busy_until)
-        if self._cuts and self._cuts[0].at_ns <= end:
-            self._complete(plan.step(), end, arrivals)
-            return
-        self._now = self._busy_until = end
-        self._steps += 1
-        cohort, tracks = instance.cohort, self._tracks
-        if self._observe is not None:
-            self._observe(plan.step(), start, end)
-        due = cohort.count and cohort.tick >= self._ends.next_tick - 1
-        ends = self._ends.take(cohort.tick + 1, instance.live) if due else {}
-        for request, _, _ in plan.served:
-            track = tracks[request.id]
-            if track.started_ns is None:
-                track.started_ns, track.hit_tokens = start, request.hit_tokens
-        for request in plan.sampled:
-            track = tracks[request.id]
-            if track.first_ns is None:
-                track.first_ns = end
-            if request.emitted + 1 >= track.output:
-                ends[request.id] = STOPPED
-        over = plan.complete(ends)
-        for request in plan.sampled:
-            if request.joined != APART:
-                self._ends.schedule(request, tracks[request.id].output)
-        for live, ended in over:
-            self._over(live, ended, arrivals)
+    def _glide(self) -> bool:
+        """Play steps as long as nobody is disturbed; false when the planner must be asked now."""
+        loop, world = self.instance.undisturbed, self._world
+        if loop is None:
+            return False
+        before, wake = loop.steps, self._cost.wake_ns(self._now - self._busy_until)
+        self._now = loop.play(world, self._now, wake_ns=wake, most_waiting=world.most_waiting)
+        if loop.steps != before:
+            self._busy_until = self._now
+        if loop.pending is None:
+            return False
+        step, end = loop.pending
+        loop.pending = None
+        self._complete(step, end)
+        return True
 
-    def _play(self, step: FusedStep, arrivals: ArrivalStream) -> None:
+    def _play(self, step: FusedStep) -> None:
         """Execute a step of the planner's; if only the cohort runs, the same again as long as nothing can change it."""
         self._planned += 1
         if step.may_repeat:
-            self._repeat(step.id, arrivals)
+            self._repeat(step.id)
             return
         wake = self._cost.wake_ns(self._now - self._busy_until)
-        self._complete(step, self._now + self._duration_ns(step) + wake, arrivals)
+        self._complete(step, self._now + self._duration_ns(step) + wake)
 
-    def _repeat(self, number: int, arrivals: ArrivalStream) -> None:
+    def _repeat(self, number: int) -> None:
         """Execute step ``number``, in which the cohort alone runs, and the same again until something may change it."""
-        instance, duration_ns, observe = self.instance, self._cost.duration_ns, self._observe
-        cohort = instance.cohort
-        decoders, last_tick = cohort.count, self._ends.next_tick - 1
-        wanted = None if self._patient and instance.waiting else arrivals.next_ns  # a blocked head ignores newcomers
+        instance, world, cohort = self.instance, self._world, self.instance.cohort
+        decoders = cohort.count
+        wanted = NEVER if self._patient and instance.waiting else world.next_ns  # a blocked head ignores newcomers
         wake = self._cost.wake_ns(self._now - self._busy_until)
         while True:
-            end = self._now + duration_ns(0, decoders, cohort.context_tokens, 0, number) + wake
+            end = self._now + world.decode_ns(decoders, cohort.context_tokens, number) + wake
             wake = 0
-            if cohort.tick >= last_tick or (self._cuts and self._cuts[0].at_ns <= end):
-                self._complete(FusedStep(number, (), decoders, cohort.context_tokens, True), end, arrivals)
+            if cohort.tick + 1 >= world.ends.next_tick or world.cut_ns <= end:
+                self._complete(FusedStep(number, (), decoders, cohort.context_tokens, True), end)
                 # Fewer go on and nobody waits for their place: still the same step, without them.
-                wanted = arrivals.next_ns
+                wanted = world.next_ns
                 if instance.waiting or not cohort.count:
                     return
-                decoders, last_tick = cohort.count, self._ends.next_tick - 1
+                decoders = cohort.count
             else:
-                if observe is not None:
-                    observe(FusedStep(number, (), decoders, cohort.context_tokens, True), self._now, end)
+                if world.observe is not None:
+                    world.observe(FusedStep(number, (), decoders, cohort.context_tokens, True), self._now, end)
                 self._steps += 1
                 self._now = self._busy_until = end
                 instance.complete_repeat()
-            if (wanted is not None and wanted <= end) or not instance.repeat():
+            if wanted <= end or not instance.repeat():
                 return
             number += 1
 
@@ -236,65 +167,35 @@ class FastForward:
                 pairs += causal_pairs(grant.start, length)
         return self._cost.duration_ns(prefill, decoders, context, pairs, step.id, joined)
 
-    def _complete(self, step: FusedStep, end: Ns, arrivals: ArrivalStream) -> None:
-        instance, tracks = self.instance, self._tracks
+    def _complete(self, step: FusedStep, end: Ns) -> None:
+        instance, world, tracks = self.instance, self._world, self._world.tracks
         start, self._now, self._busy_until = self._now, end, end
-        if self._observe is not None:
-            self._observe(step, start, end)
+        if world.observe is not None:
+            world.observe(step, start, end)
         self._steps += 1
-        if self._policy.account is not None or (self._cuts and self._cuts[0].at_ns <= end):
+        self._note_starts(step, start)
+        if self._policy.account is not None or world.cut_ns <= end:
             # Who comes during a step meets the account as it was before its tokens; who ends in it gets none of them.
-            self._note_starts(step, start)
             instance.during(step)
-            self._deliver(arrivals, end)
-        due = step.decoders and instance.cohort.tick >= self._ends.next_tick - 1
-        ends = self._ends.take(instance.cohort.tick + 1, instance.live) if due else {}
+            world.deliver_all(end)
+        ends = {}
+        if step.decoders and instance.cohort.tick + 1 >= world.ends.next_tick:
+            ends = {member.id: reason for member, reason in world.ends.take(instance.cohort.tick + 1)}
         for grant in step.grants:
             track = tracks.get(grant.request)
-            if track is None:
-                continue  # it was ended while the step ran
-            if track.started_ns is None:
-                track.started_ns, track.hit_tokens = start, grant.hit_tokens
-            if grant.samples:
+            if track is not None and grant.samples:  # None: it was ended while the step ran
                 if track.first_ns is None:
                     track.first_ns = end
                 if instance.live[grant.request].emitted + 1 >= track.output:
                     ends[grant.request] = STOPPED
         joined, over = instance.complete_fused(step, ends)
         for live in joined:
-            self._ends.schedule(live, tracks[live.id].output)
+            world.ends.schedule(live, tracks[live.id].output - live.emitted)
         for live, ended in over:
-            self._over(live, ended, arrivals)
+            world.over(live, ended, end)
 
     def _note_starts(self, step: FusedStep, start: Ns) -> None:
         for grant in step.grants:
-            track = self._tracks[grant.request]
+            track = self._world.tracks[grant.request]
             if track.started_ns is None:
                 track.started_ns, track.hit_tokens = start, grant.hit_tokens
-
-    # --- ends --------------------------------------------------------------------------------------------------
-
-    def _over(self, live: LiveRequest, ended: Ended, arrivals: ArrivalStream) -> None:
-        self._preemptions += live.preemptions
-        self._row(ended, self._now, live.spec.prompt_tokens, live.preemptions)
-        if not arrivals.independent:
-            arrivals.ended(ended.request, self._now)
-
-    def _row(self, ended: Ended, end_ns: Ns, prompt: int, preemptions: int) -> None:
-        track = self._tracks.pop(ended.request)
-        self._rows += 1
-        self._sink(
-            RequestRow(
-                ended.request,
-                track.arrival_ns,
-                track.started_ns,
-                track.first_ns,
-                end_ns,
-                ended.outcome,
-                ended.reason,
-                prompt,
-                ended.output_tokens,
-                preemptions,
-                track.hit_tokens,
-            )
-        )

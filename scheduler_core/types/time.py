@@ -7,6 +7,9 @@ from typing import TypeAlias
 
 Ns: TypeAlias = int
 
+NEVER: Ns = 1 << 62
+"""Later than anything that is due."""
+
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000

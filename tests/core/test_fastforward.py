@@ -208,6 +208,14 @@ def test_a_backlog_that_times_out_ends_at_its_limits() -> None:
     assert len(late) == 297
 
 
+def test_who_ran_before_a_member_comes_first_in_a_decode_pass_too() -> None:
+    """Budget 5, eight one-token prompts that decode: the sixth admitted is left out, then comes before the seventh."""
+    spec = policy_spec("nano", batch__size=6, batch__token_budget=5, cache__block_size=4)
+    requests = [request(i, 1, output, output_limit=output) for i, output in enumerate([1] * 7 + [2, 3, 3, 3, 3, 2, 2])]
+    capacity = Capacity(6, 60)
+    assert fused(spec, requests, capacity)[:2] == plain(spec, requests, capacity)
+
+
 def test_most_steps_are_repeated_not_planned() -> None:
     """One request of 400 tokens: its first step, a planned decode, and at its last token one more; the rest repeats."""
     _, rows, report = fused(policy_spec("vllm_v1"), [request(0, 10, 400)], Capacity(100, 1000))

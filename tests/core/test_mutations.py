@@ -75,7 +75,7 @@ MUTATIONS = {
     "the cap counts for one alone": (LongPrefillCap, "limit", "> 1", "> 0"),
     "a lone batch waits for ever": (WholeBatches, "wake_ns", "self.max_wait_ns", "10 * self.max_wait_ns"),
     "idle tenants are lifted too far": (VirtualTokenCounter, "arrived", "min(self", "max(self"),
-    "a member's next block comes one step late": (Cohort, "join", "self.tick + 1 -", "self.tick + 2 -"),
+    "a member's next block comes one step late": (Cohort, "join", "tick + 1 - known", "tick + 2 - known"),
     "a leaving member forgets its last token": (
         Cohort,
         "leave",

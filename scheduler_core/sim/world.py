@@ -1,0 +1,165 @@
+"""What happens around an instance in a long simulation: who comes, who gives up, how long answers are, what is kept."""
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+
+from scheduler_core.drive.cuts import CANCEL, Due, cut, cuts_of
+from scheduler_core.request.live import LiveRequest
+from scheduler_core.request.spec import RequestSpec
+from scheduler_core.sched.fused import FusedInstance
+from scheduler_core.sched.plan import Ended, FusedStep
+from scheduler_core.sim.arrivals import ArrivalStream
+from scheduler_core.sim.cost import StepCost
+from scheduler_core.sim.ends import EndTimes
+from scheduler_core.sim.rows import RequestRow, RowSink, Track
+from scheduler_core.types.patience import Patience
+from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.time import NEVER, Ns
+
+# Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
+_FINISHED = Outcome.FINISHED.value
+
+
+class SimulatedWorld:
+    """The `scheduler_core.sched.undisturbed.World` of a simulated instance, for whoever plays its steps.
+
+    ``tracks`` are the open requests, as nobody else knows them. ``rows`` and ``preemptions`` count what has ended.
+    ``most_waiting`` is how many requests the queue is given at most before it asks for more.
+    """
+
+    def __init__(
+        self,
+        instance: FusedInstance,
+        cost: StepCost,
+        sink: RowSink,
+        *,
+        cancels: Iterable[tuple[int, Ns]],
+        patience: Mapping[str, Patience],
+        prefix_block_size: int,
+    ) -> None:
+        self.duration_ns, self.decode_ns = cost.duration_ns, cost.decode_ns
+        self.ends = EndTimes()
+        self.tracks: dict[int, Track] = {}
+        self.rows = self.preemptions = 0
+        self.most_waiting = NEVER
+        self.observe: Callable[[FusedStep, Ns, Ns], None] | None = None
+        self.arrivals = ArrivalStream(())
+        self._instance = instance
+        self._sink = sink
+        self._patience = patience
+        self._prefix_block_size = prefix_block_size
+        self._cuts = [Due(at_ns, CANCEL, request) for request, at_ns in cancels]
+        heapq.heapify(self._cuts)
+        self.next_ns = NEVER
+        self.cut_ns = self._cuts[0].at_ns if self._cuts else NEVER
+
+    def open(self, arrivals: ArrivalStream, *, most_waiting: int) -> None:
+        """From now on these requests arrive."""
+        self.arrivals, self.next_ns, self.most_waiting = arrivals, arrivals.next_ns, most_waiting
+
+    # --- what comes --------------------------------------------------------------------------------------------
+
+    def deliver(self, now_ns: Ns) -> None:
+        """What comes by ``now_ns``, in order of time; of arrivals only while fewer than `most_waiting` wait."""
+        self.deliver_all(now_ns, most_waiting=self.most_waiting)
+
+    def deliver_all(self, now_ns: Ns, *, most_waiting: int = NEVER) -> None:
+        """As `deliver`, whoever waits already."""
+        instance = self._instance
+        while True:
+            cut_ns = self.cut_ns
+            if self.next_ns <= now_ns and self.next_ns <= cut_ns and instance.waiting < most_waiting:
+                self._arrive()
+            elif cut_ns <= now_ns:
+                self._cut(heapq.heappop(self._cuts))
+            else:
+                return
+
+    def _arrive(self) -> None:
+        at_ns, planned = self.arrivals.take()
+        self.next_ns = self.arrivals.next_ns
+        self.tracks[planned.index] = Track(at_ns, planned.output_tokens)
+        spec = RequestSpec.from_planned(planned, arrival_ns=at_ns, prefix_block_size=self._prefix_block_size)
+        refused = self._instance.submit(spec, at_ns)
+        if refused is not None:
+            self._row(refused, at_ns, planned.prompt_tokens, 0)
+        elif planned.cancel_ns is not None or self._patience:
+            for due in cuts_of(planned, at_ns, self._patience):
+                heapq.heappush(self._cuts, due)
+            self.cut_ns = self._cuts[0].at_ns if self._cuts else NEVER
+
+    def _cut(self, due: Due) -> None:
+        self.cut_ns = self._cuts[0].at_ns if self._cuts else NEVER
+        live = self._instance.live.get(due.request)
+        ended = None if live is None else cut(self._instance, due)
+        if live is not None and ended is not None:
+            self.over(live, ended, due.at_ns)
+
+    # --- what the instance does --------------------------------------------------------------------------------
+
+    def started(self, request: LiveRequest, at_ns: Ns) -> None:
+        """Note when a request came in for the first time, and what it found in the cache."""
+        track = self.tracks[request.id]
+        if track.started_ns is None:
+            track.started_ns, track.hit_tokens = at_ns, request.hit_tokens
+
+    def emitted(self, request: LiveRequest, at_ns: Ns) -> int:
+        """Note a request's first token; returns how many its answer still has."""
+        track = self.tracks[request.id]
+        if track.first_ns is None:
+            track.first_ns = at_ns
+        return track.output + request.spec.prompt_tokens - request.known
+
+    def finished(self, request: LiveRequest, reason: str, at_ns: Ns) -> None:
+        """Keep the row of a request that has emitted its last token."""
+        prompt = request.spec.prompt_tokens
+        self.preemptions += request.preemptions
+        track = self.tracks.pop(request.id)
+        self.rows += 1
+        self._sink(
+            RequestRow(
+                request.id,
+                track.arrival_ns,
+                track.started_ns,
+                track.first_ns,
+                at_ns,
+                _FINISHED,
+                reason,
+                prompt,
+                request.known - prompt,
+                request.preemptions,
+                track.hit_tokens,
+            )
+        )
+        if not self.arrivals.independent:
+            self._next_turn(request.id, at_ns)
+
+    def over(self, live: LiveRequest, ended: Ended, at_ns: Ns) -> None:
+        """Keep the row of a request that ended in any way."""
+        self.preemptions += live.preemptions
+        self._row(ended, at_ns, live.spec.prompt_tokens, live.preemptions)
+
+    def _row(self, ended: Ended, at_ns: Ns, prompt: int, preemptions: int) -> None:
+        track = self.tracks.pop(ended.request)
+        self.rows += 1
+        self._sink(
+            RequestRow(
+                ended.request,
+                track.arrival_ns,
+                track.started_ns,
+                track.first_ns,
+                at_ns,
+                ended.outcome,
+                ended.reason,
+                prompt,
+                ended.output_tokens,
+                preemptions,
+                track.hit_tokens,
+            )
+        )
+        if not self.arrivals.independent:
+            self._next_turn(ended.request, at_ns)
+
+    def _next_turn(self, request: int, at_ns: Ns) -> None:
+        self.arrivals.ended(request, at_ns)
+        self.next_ns = self.arrivals.next_ns
