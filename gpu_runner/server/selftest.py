@@ -52,8 +52,9 @@ def _cpu_s_each(url: str, *, count: int, tokens: int, span_s: float) -> float:
     told: list[Event] = []
 
     async def play() -> None:
-        clock = Clock(time.monotonic_ns() + 50_000_000)
-        await Player(plan, clock, told.extend).play()
+        player = Player(plan, told.extend)
+        await player.warm_up()
+        await player.play(Clock(time.monotonic_ns() + 50_000_000))
 
     run(play())
     ended = sum(isinstance(event, Over) for event in told)

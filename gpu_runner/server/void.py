@@ -58,6 +58,6 @@ def judge(lateness: Lateness, efforts: list[Effort], *, late_ms: float) -> str:
     if busiest > MOST_BUSY_SHARE:
         return f"the load client was saturated: a process of it used {busiest * 100:.0f} % of a core"
     rates = lateness.rates()
-    if rates is not None and abs(rates[1] / rates[0] - 1) > MOST_RATE_ERROR:
-        return f"asked were {rates[0]:.1f} requests/s, sent were {rates[1]:.1f}: more than 2 % apart"
+    if rates is not None and rates[1] / rates[0] < 1 - MOST_RATE_ERROR:
+        return f"asked were {rates[0]:.1f} requests/s, sent were {rates[1]:.1f}: more than 2 % fewer"
     return ""

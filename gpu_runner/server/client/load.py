@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_runner.server.client.events import Clock, Event
 from gpu_runner.server.client.player import ShardPlan
-from gpu_runner.server.client.shard import shard_main
+from gpu_runner.server.client.shard import READY, shard_main
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
 
@@ -42,7 +42,9 @@ class Load:
             self._pipes.append(ours)
             self._workers.append(worker)
         for pipe in self._pipes:
-            pipe.recv()
+            said = pipe.recv()
+            if said != READY:
+                raise ExecutorError(f"the load client failed to start: {said[-1].reason}")
 
     def start(self) -> Clock:
         """Set the run's clock; it reaches 0 in a moment, when every process is ready to send."""

@@ -24,6 +24,7 @@ from scheduler_core.types.time import NS_PER_MS, NS_PER_S, Ns
 
 TELL_EVERY_S = 0.05
 AHEAD = 256
+AT_ONCE = 4
 LARGEST_AHEAD_BYTES = 64 * 1024 * 1024
 
 
@@ -62,9 +63,9 @@ class _Open:
 class Player:
     """Plays a `ShardPlan`; ``tell`` gets `Event`s in batches, the `Effort` last."""
 
-    def __init__(self, plan: ShardPlan, clock: Clock, tell: Callable[[list[Event]], None]) -> None:
+    def __init__(self, plan: ShardPlan, tell: Callable[[list[Event]], None]) -> None:
         self._plan = plan
-        self._clock = clock
+        self._clock = Clock(0)
         self._tell = tell
         self._agenda = SendAgenda(plan.requests)
         self._writer = PromptWriter(plan.manner, _history(plan.requests))
@@ -82,10 +83,15 @@ class Player:
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = dict.fromkeys(("reconnects", "retries", "held_back", "fed_back", "not_fed_back"), 0)
 
-    async def play(self) -> None:
-        """Send everything and wait for its end, or for `stop`."""
+    async def warm_up(self) -> None:
+        """Open connections and make the first bodies, so that the first sends are no later than the others."""
         with contextlib.suppress(ConnectError):  # each request then says so for itself
             await self._pool.warm(self._plan.warm)
+        self._make_some(AHEAD)
+
+    async def play(self, clock: Clock) -> None:
+        """Send everything and wait for its end, or for `stop`."""
+        self._clock = clock
         self._watch.start()
         teller = asyncio.create_task(self._keep_telling())
         maker = asyncio.create_task(self._make_ahead())
@@ -298,16 +304,22 @@ class Player:
         return self._plan.feed_back and any(_next_turn(request, later) for later in waiting)
 
     async def _make_ahead(self) -> None:
-        """Make the bodies of what is due next while there is time, so that making them delays no send."""
+        """Make the bodies of what is due next while there is time, a few at once so that making delays no send."""
         while True:
-            held = sum(len(body) for body, _ in self._made.values())
-            for request in self._agenda.coming(AHEAD):
-                if request.index in self._made or held > LARGEST_AHEAD_BYTES:
-                    continue
-                self._made[request.index] = made = self._make(request)
-                held += len(made[0])
-                await asyncio.sleep(0)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0 if self._make_some(AT_ONCE) else 0.02)
+
+    def _make_some(self, most: int) -> int:
+        """Make up to ``most`` bodies of what is due next; how many."""
+        held = sum(len(body) for body, _ in self._made.values())
+        made = 0
+        for request in self._agenda.coming(AHEAD):
+            if made >= most or held > LARGEST_AHEAD_BYTES:
+                break
+            if request.index not in self._made:
+                self._made[request.index] = self._make(request)
+                held += len(self._made[request.index][0])
+                made += 1
+        return made
 
     # --- telling ------------------------------------------------------------------------------------------------
 

@@ -19,20 +19,18 @@ READY = "ready"
 
 
 def shard_main(pipe: Connection) -> None:
-    """Take a `ShardPlan`, say ready, take the clock, play; a text that comes meanwhile is the reason to stop.
+    """Take a `ShardPlan`, warm up, say ready, take the clock, play; a text that comes then is the reason to stop.
 
     Everything told goes through a thread, so that a run that is slow to listen never delays a send.
     """
-    outgoing: queue.SimpleQueue[list[Event] | None] = queue.SimpleQueue()
+    outgoing: queue.SimpleQueue[list[Event] | str | None] = queue.SimpleQueue()
     plan: ShardPlan = pipe.recv()
-    pipe.send(READY)
-    clock: Clock = pipe.recv()
     teller = threading.Thread(target=_tell, args=(pipe, outgoing), name="shard-teller", daemon=True)
     teller.start()
     gc.collect()
     gc.freeze()  # what was built so far lives as long as the run
     try:
-        run(_play(plan, clock, pipe, outgoing))
+        run(_play(plan, pipe, outgoing))
     except HeadwayError as error:
         outgoing.put([Failed(str(error))])
     except Exception as error:  # the process boundary: the run names it as its reason
@@ -42,12 +40,15 @@ def shard_main(pipe: Connection) -> None:
     teller.join()
 
 
-async def _play(plan: ShardPlan, clock: Clock, pipe: Connection, outgoing: "queue.SimpleQueue[Any]") -> None:
-    player = Player(plan, clock, outgoing.put)
+async def _play(plan: ShardPlan, pipe: Connection, outgoing: "queue.SimpleQueue[Any]") -> None:
     loop = asyncio.get_running_loop()
+    player = Player(plan, outgoing.put)
+    await player.warm_up()
+    outgoing.put(READY)
+    clock: Clock = await loop.run_in_executor(None, pipe.recv)
     listener = threading.Thread(target=_listen, args=(pipe, loop, player), name="shard-listener", daemon=True)
     listener.start()
-    await player.play()
+    await player.play(clock)
 
 
 def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, player: Player) -> None:
@@ -61,7 +62,7 @@ def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, player: Player) -
         return  # the loop is closed: everything was played
 
 
-def _tell(pipe: Connection, outgoing: "queue.SimpleQueue[list[Event] | None]") -> None:
+def _tell(pipe: Connection, outgoing: "queue.SimpleQueue[list[Event] | str | None]") -> None:
     try:
         while (events := outgoing.get()) is not None:
             pipe.send(events)

@@ -86,7 +86,8 @@ class MockServer:
                 "number": answer.number,
                 "id": answer.exchange.asked.id,
                 "reason": reason,
-                "prompt": len(answer.question.prompt),
+                "ids": answer.question.prompt,
+                "messages": answer.question.messages,
                 "cached": answer.cached_tokens,
                 "sent": answer.sent,
             }

@@ -25,6 +25,7 @@ class Question:
     usage_at_end: bool
     usage_always: bool
     token_ids: bool
+    messages: tuple[dict[str, Any], ...] = ()
 
     @classmethod
     def read(cls, body: bytes, *, chat: bool) -> "Question":
@@ -45,6 +46,7 @@ class Question:
             usage_at_end=bool(options.get("include_usage")),
             usage_always=bool(options.get("continuous_usage_stats")),
             token_ids=bool(data.get("return_token_ids")),
+            messages=tuple(said) if chat else (),
         )
 
 

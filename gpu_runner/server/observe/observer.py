@@ -9,9 +9,11 @@ from gpu_runner.server.client.events import Clock
 from gpu_runner.server.observe.source import LookedAt
 from scheduler_core.types.records import Observed
 
+SETTLE_S = 0.5  # servers publish what a request left behind some time after its last token
+
 
 class Observer:
-    """Starts looking when started; `taken` hands over what was seen. Stopping makes one last look."""
+    """Starts looking when started; `taken` hands over what was seen. Stopping makes one last look after `SETTLE_S`."""
 
     def __init__(self, sources: list[LookedAt], *, every_ms: float) -> None:
         self._sources = sources
@@ -48,6 +50,8 @@ class Observer:
     async def _look(self, clock: Clock) -> None:
         while True:
             last = self._stopping.is_set()
+            if last:
+                await asyncio.sleep(SETTLE_S)
             began = time.monotonic()
             for seen in await asyncio.gather(*(source.look(clock) for source in self._sources)):
                 self._seen.put(seen)

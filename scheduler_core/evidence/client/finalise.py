@@ -151,11 +151,20 @@ def _notes(fold: ClientFold) -> list[str]:
     effort = fold.effort
     if effort is not None and effort.not_fed_back:
         notes.append(f"{effort.not_fed_back} later turns contain planned answers: the server's could not be fed back")
+    notes += _reconciled(fold)
     if fold.observations.restarts:
         notes.append(f"counters of the server went back {fold.observations.restarts} times: it was restarted")
     for name, source in fold.observations.sources.items():
         notes += [f"metrics of {name}: {problem}" for problem in source.problems[:1]]
     return notes
+
+
+def _reconciled(fold: ClientFold) -> list[str]:
+    """Per-request data decide; where the server's own count of finished requests differs, that is said."""
+    counted = fold.observations.growth("finished", fold.first_due_ns)
+    if counted is None or round(counted) == fold.answered:
+        return []
+    return [f"the server counted {round(counted)} finished requests, the client {fold.answered}"]
 
 
 # --- tables of their own --------------------------------------------------------------------------------------------

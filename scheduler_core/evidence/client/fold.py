@@ -57,6 +57,8 @@ class ClientFold:
         self.effort: ClientEffort | None = None
         self.loads: list[Loaded] = []
         self.estimated = 0
+        self.answered = 0
+        self.first_due_ns: Ns = 0
         self._tables = tables
         self._open: dict[int, Stream] = {}
 
@@ -66,6 +68,8 @@ class ClientFold:
             case Streamed():
                 self._streamed(record)
             case Arrived():
+                if not self._open and not self.answered:
+                    self.first_due_ns = record.at_ns
                 self._open[record.request] = Stream(record)
                 self.window.arrived(record.request, record.at_ns)
             case Sent():
@@ -131,6 +135,7 @@ class ClientFold:
             return  # ended twice or never arrived: the audit reports it
         self.window.ended(record.request, record.at_ns)
         if record.outcome == Outcome.FINISHED:
+            self.answered += 1
             for token, (at, gap) in enumerate(stream.token_gaps(), start=1):
                 self._tables.gaps.append(record.request, token, at, gap, MISSING)
         previous: Ns | None = None

@@ -1,0 +1,149 @@
+"""What the load client can do: stream chunks and requests a CPU second, how late it sends, how true its figures are.
+
+All against the mock in a process of its own, with the client in another. ``chunks_per_cpu_s`` and
+``requests_per_cpu_s`` are of one client process near its limit; ``send_delay_p99_ms`` is taken at half of the chunk
+rate that is aimed for, 20,000 chunks a second. ``metric_error_max`` is the largest relative difference between a figure
+of the client and the same one worked out from the mock's own stamps, faults among the requests included.
+"""
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from bench import harness
+from gpu_runner.run.compose import execute
+from gpu_runner.server.client.events import Effort, Event, Over
+from gpu_runner.server.client.load import Load
+from gpu_runner.server.client.player import ShardPlan
+from gpu_runner.server.client.prompts import Manner
+from gpu_runner.server.http.loop import run
+from gpu_runner.server.http.pool import Origin, Pool
+from gpu_runner.server.http.request import ask
+from gpu_runner.server.mock.behaviour import Behaviour, Scripted
+from gpu_runner.server.mock.process import mock_server
+from gpu_runner.server.void import Lateness
+from scheduler_core.evidence.schema import RunSummary
+from scheduler_core.spec.job import RunJob
+from scheduler_core.spec.parse import parse
+from scheduler_core.spec.server import LoadClient
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.time import NS_PER_MS, NS_PER_S
+from scheduler_core.workload.plan import ArrivalPlan
+
+AIM_CHUNKS_PER_S = 40_000
+GAP_MS = 10.0
+
+
+def quick() -> harness.Figures:
+    """Some seconds for each figure."""
+    return _all(seconds=2.0)
+
+
+def full() -> harness.Figures:
+    """Longer, for figures to quote."""
+    return _all(seconds=8.0)
+
+
+def _all(*, seconds: float) -> harness.Figures:
+    streams = _play(rate=300, tokens=128, seconds=seconds)
+    singles = _play(rate=2500, tokens=1, seconds=seconds)
+    half = _play(rate=AIM_CHUNKS_PER_S / 2 / 100, tokens=100, seconds=seconds)
+    return {
+        "chunks_per_cpu_s": round(streams["chunks"] / streams["cpu_s"]),
+        "requests_per_cpu_s": round(singles["requests"] / singles["cpu_s"]),
+        "send_delay_p99_ms": round(half["delay_p99_ms"], 2),
+        "send_delay_chunks_per_s": round(half["chunks"] / half["wall_s"]),
+        "metric_error_max_share": round(_metric_error(), 5),
+    }
+
+
+def _play(*, rate: float, tokens: int, seconds: float) -> dict[str, float]:
+    """Sums over one client process that plays streams of ``tokens`` chunks, ``rate`` of them a second."""
+    count = int(rate * seconds)
+    requests = tuple(PlannedRequest(n, round(n * NS_PER_S / rate), 16, tokens, tokens, seed=n) for n in range(count))
+    lateness, efforts, ended = Lateness(), list[Effort](), 0
+    with mock_server(Behaviour(scripted=Scripted(ttft_ms=20, gap_ms=GAP_MS))) as url:
+        load = Load(ShardPlan("bench", requests, Manner("mock"), LoadClient(), Origin(url), warm=256), 1)
+        load.open()
+        load.start()
+        for event in load.events(lambda: False, lambda: None):
+            ended += isinstance(event, Over) and event.outcome == "finished"
+            _note(event, lateness, efforts)
+        load.close()
+    if ended != count:
+        raise RuntimeError(f"{count - ended} of {count} requests did not finish")
+    effort = efforts[0]
+    return {
+        "chunks": float(count * tokens), "requests": float(count), "cpu_s": effort.cpu_s, "wall_s": effort.wall_s,
+        "delay_p99_ms": lateness.p99_ms,
+    }  # fmt: skip
+
+
+def _note(event: Event, lateness: Lateness, efforts: list[Effort]) -> None:
+    match event:
+        case Effort():
+            efforts.append(event)
+        case _ if hasattr(event, "seen_ns"):
+            lateness.due(event.request, event.at_ns)
+        case _ if hasattr(event, "connect_ns"):
+            lateness.wrote(event.request, event.at_ns, event.number)
+
+
+def _metric_error() -> float:
+    """The largest relative error of any figure that the mock's stamps determine too."""
+    faults: dict[int, Any] = {3: "error_in_stream", 9: "reset", 15: "no_finish", 21: "refused", 27: "empty_stream"}
+    behaviour = Behaviour(
+        scripted=Scripted(ttft_ms=300, gap_ms=80, tokens_per_chunk=4), faults=faults, keep_alive_comments=True,
+        empty_first_delta=True,
+    )  # fmt: skip
+    requests = [PlannedRequest(n, n * 60 * NS_PER_MS, 16, 17, 17, seed=n) for n in range(40)]
+    with mock_server(behaviour) as url, tempfile.TemporaryDirectory() as folder:
+        summary = _run(url, requests, Path(folder))
+        truth = run(_truth(url))
+    done = [item["sent"] for item in truth if item["reason"] == "length"]
+    failed = summary.offered - summary.outcomes["finished"]
+    true = {
+        "tpot_mean_ms": statistics.mean((s[-1][0] - s[0][0]) / NS_PER_MS / 16 for s in done),
+        "longest_gap_mean_ms": statistics.mean(max(_gaps(s)) for s in done),
+        "chunk_gap_p50_ms": statistics.median(gap for s in done for gap in _gaps(s)),
+        "chunk_tokens_mean": statistics.mean(tokens for s in done for _, tokens in s),
+        "completion_share": len(done) / len(requests),
+    }
+    errors = [abs((summary.metrics[name].value or 0) / value - 1) for name, value in true.items()]
+    decode = (summary.metrics["e2e_mean_ms"].value or 0) - (summary.metrics["ttft_mean_ms"].value or 0)
+    errors.append(abs(decode / statistics.mean((s[-1][0] - s[0][0]) / NS_PER_MS for s in done) - 1))
+    return max(*errors, float(failed != len(faults)))
+
+
+def _gaps(sent: Sequence[Sequence[int]]) -> list[float]:
+    return [(after[0] - before[0]) / NS_PER_MS for before, after in pairwise(sent)]
+
+
+async def _truth(url: str) -> Any:
+    pool = Pool(Origin(url))
+    try:
+        return (await ask(pool, "GET", "/mock/truth")).json()
+    finally:
+        pool.close()
+
+
+def _run(url: str, requests: list[PlannedRequest], folder: Path) -> RunSummary:
+    ArrivalPlan(tuple(requests), 16).write(folder / "plan.jsonl.gz")
+    client = {"self_test_s": 0, "late_ms": 10_000}
+    job = RunJob.model_validate(
+        {
+            "run": "bench", "plan_file": str(folder / "plan.jsonl.gz"), "policy": {"policy": "as_served"},
+            "target": {"server": {"url": url, "client": client, "warmup_requests": 0}}, "tiers": {"default": {}},
+            "workdir": str(folder / "work"),
+        }
+    )  # fmt: skip
+    result = execute(job, lambda message: None, lambda: False)
+    return parse(RunSummary, result.summary)
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main("client", quick=quick, full=full))
