@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic_core import from_json
+
 DONE = b"[DONE]"
 
 
@@ -30,33 +32,32 @@ class Heard:
     text: list[str] = field(default_factory=list)
 
     def take(self, payload: bytes) -> int:
-        """Take one event; how many new tokens it brought."""
+        """Take one event; how many new tokens it brought. Runs for every chunk, so it looks at no more than it must."""
         if payload == DONE:
             self.done = True
             return 0
         try:
-            data = json.loads(payload)
+            data = from_json(payload, cache_strings="keys")  # pydantic's parser: three times as fast as json's
         except ValueError:
             self.error = f"a chunk is not JSON: {payload[:120]!r}"
             return 0
-        if not isinstance(data, dict):
+        if type(data) is not dict:
             self.error = f"a chunk is no object: {payload[:120]!r}"
             return 0
-        if data.get("error"):
-            self.error = error_text(data["error"])
+        choices, usage = data.get("choices"), data.get("usage")
+        if not choices:
+            self._without_choice(data, usage)
             return 0
-        usage = data.get("usage")
-        timings = data.get("metrics")
-        if isinstance(timings, dict):
-            self.queue_ms = timings.get("queue_time_ms")
-        choices = data.get("choices")
-        carried = self._choice(choices[0]) if choices else 0
+        carried = self._choice(choices[0])
         if usage:
-            total = self._usage(usage)
-            if choices and total is not None:
+            total = usage.get("completion_tokens")
+            if total is not None:
                 self.reported = True
+                self.declared = total
                 carried = max(0, total - self.tokens)
-        if choices and not carried:
+            if self.finish is not None:
+                self._usage(usage)
+        if not carried:
             self.empty += 1
         self.tokens += carried
         return carried
@@ -64,10 +65,9 @@ class Heard:
     def _choice(self, choice: dict[str, Any]) -> int:
         if choice.get("finish_reason"):
             self.finish = choice["finish_reason"]
-        delta = choice.get("delta")
-        said = choice.get("text") if delta is None else delta.get("content")
-        if not said and delta is not None:
-            said = delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls")
+        said = choice.get("text")
+        if said is None:
+            said = _of_delta(choice.get("delta") or {})
         ids = choice.get("token_ids")
         if self.keep_answer:
             self.text += [said] if isinstance(said, str) else []
@@ -77,7 +77,17 @@ class Heard:
             return len(ids)
         return 1 if said else 0
 
-    def _usage(self, usage: dict[str, Any]) -> int | None:
+    def _without_choice(self, data: dict[str, Any], usage: dict[str, Any] | None) -> None:
+        """The usage chunk at the end, or an error object where a chunk was due."""
+        if data.get("error"):
+            self.error = error_text(data["error"])
+        if usage:
+            self._usage(usage)
+        timings = data.get("metrics")
+        if isinstance(timings, dict):
+            self.queue_ms = timings.get("queue_time_ms")
+
+    def _usage(self, usage: dict[str, Any]) -> None:
         self.prompt_tokens = usage.get("prompt_tokens", self.prompt_tokens)
         details = usage.get("prompt_tokens_details")
         if details:
@@ -85,8 +95,12 @@ class Heard:
         total = usage.get("completion_tokens")
         if isinstance(total, int):
             self.declared = total
-            return total
-        return None
+
+
+def _of_delta(delta: dict[str, Any]) -> Any:
+    """What a chat chunk says: content, or else a thought or a call of a tool, which are output too."""
+    content = delta.get("content")
+    return content or delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls") or content
 
 
 def error_text(error: Any) -> str:

@@ -61,10 +61,10 @@ class Exchange:
             if self._bytes <= LARGEST_ERROR:
                 self._body.append(data)
             return
-        heard = self.heard
+        take = self.heard.take
         tokens = 0
         for payload in self._events.feed(data):
-            tokens += heard.take(payload)
+            tokens += take(payload)
         if tokens:
             self.first = True
             self._on_chunk(at_ns, tokens)

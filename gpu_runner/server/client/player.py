@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gpu_runner.server.client.agenda import SendAgenda
@@ -65,7 +66,7 @@ class Player:
 
     def __init__(self, plan: ShardPlan, tell: Callable[[list[Event]], None]) -> None:
         self._plan = plan
-        self._clock = Clock(0)
+        self._clock, self._zero_ns = Clock(0), 0
         self._tell = tell
         self._agenda = SendAgenda(plan.requests)
         self._writer = PromptWriter(plan.manner, _history(plan.requests))
@@ -91,7 +92,7 @@ class Player:
 
     async def play(self, clock: Clock) -> None:
         """Send everything and wait for its end, or for `stop`."""
-        self._clock = clock
+        self._clock, self._zero_ns = clock, clock.zero_ns
         self._watch.start()
         teller = asyncio.create_task(self._keep_telling())
         maker = asyncio.create_task(self._make_ahead())
@@ -186,8 +187,8 @@ class Player:
         item.connection = connection
         item.chunks = []
         item.exchange = Exchange(
-            lambda at, tokens: self._chunk(item, at, tokens),
-            lambda ending, at: self._ended(item, ending, at),
+            partial(self._chunk, item),
+            partial(self._ended, item),
             keep_answer=item.keep_answer,
         )
         item.tries += 1
@@ -203,7 +204,7 @@ class Player:
 
     def _chunk(self, item: _Open, at: int, tokens: int) -> None:
         item.chunks.append(tokens)
-        self._rows.append((item.planned.index, self._clock.of(at), tokens))
+        self._rows.append((item.planned.index, at - self._zero_ns, tokens))
 
     def _ended(self, item: _Open, ending: Ending, at: int) -> None:
         if item.planned.index not in self._open:

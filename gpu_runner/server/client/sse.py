@@ -22,6 +22,9 @@ class EventParser:
         if b"\r" in data:
             held = data.endswith(b"\r")  # its newline may still come
             data = data[: len(data) - held].replace(b"\r\n", b"\n").replace(b"\r", b"\n") + b"\r" * held
+        if data.startswith(b"data: ") and data.endswith(b"\n\n") and data.count(b"\n") == 2:
+            self._tail = b""
+            return [data[6:-2]]  # one whole event, as nearly every read brings it
         parts = data.split(b"\n\n")
         self._tail = parts.pop()
         events = []
