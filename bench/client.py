@@ -16,7 +16,7 @@ from typing import Any
 
 from bench import harness
 from gpu_runner.run.compose import execute
-from gpu_runner.server.client.events import Effort, Event, Over
+from gpu_runner.server.client.events import Due, Effort, Event, Over, Wrote
 from gpu_runner.server.client.load import Load
 from gpu_runner.server.client.player import ShardPlan
 from gpu_runner.server.client.prompts import Manner
@@ -87,9 +87,9 @@ def _note(event: Event, lateness: Lateness, efforts: list[Effort]) -> None:
     match event:
         case Effort():
             efforts.append(event)
-        case _ if hasattr(event, "seen_ns"):
+        case Due():
             lateness.due(event.request, event.at_ns)
-        case _ if hasattr(event, "connect_ns"):
+        case Wrote():
             lateness.wrote(event.request, event.at_ns, event.number)
 
 
@@ -106,7 +106,7 @@ def _metric_error() -> float:
         truth = run(_truth(url))
     done = [item["sent"] for item in truth if item["reason"] == "length"]
     failed = summary.offered - summary.outcomes["finished"]
-    true = {
+    true: dict[str, float] = {
         "tpot_mean_ms": statistics.mean((s[-1][0] - s[0][0]) / NS_PER_MS / 16 for s in done),
         "longest_gap_mean_ms": statistics.mean(max(_gaps(s)) for s in done),
         "chunk_gap_p50_ms": statistics.median(gap for s in done for gap in _gaps(s)),
