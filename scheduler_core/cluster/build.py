@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from scheduler_core.cluster.cluster import Cluster, Member
+from scheduler_core.cluster.handoff import Action, Faults, Handoffs, Rules, Ways
+from scheduler_core.cluster.links import Links
 from scheduler_core.cluster.prefixes import PrefixIndex
 from scheduler_core.cluster.router import (
     Estimate,
@@ -17,18 +19,22 @@ from scheduler_core.cluster.router import (
 )
 from scheduler_core.policies.manifests import resolve
 from scheduler_core.policies.presets import Capacity, build_instance
-from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.policy import PolicySpec, PoolsSection
 from scheduler_core.spec.topology import Topology
-from scheduler_core.types.time import ns_from_ms
+from scheduler_core.types.time import NS_PER_US, ns_from_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a cluster is built on: its groups, what each group's instances offer, and how fast they prefill."""
+    """What a cluster is built on: its groups, what each group's instances offer, and how fast they prefill.
+
+    ``fault_seed`` draws which transfers break off or come late.
+    """
 
     topology: Topology
     capacities: Mapping[str, Capacity]
     estimate: Estimate
+    fault_seed: int = 0
 
 
 def build_cluster(spec: PolicySpec, site: Site) -> Cluster:
@@ -44,7 +50,39 @@ def build_cluster(spec: PolicySpec, site: Site) -> Cluster:
         for number in range(described.count)
     ]
     router = _ROUTERS[full.pools.route or "least_loaded"](full, members, site)
-    return Cluster(members, router, look_every_ns=ns_from_ms(full.pools.look_every_ms or 0))
+    look_every_ns = ns_from_ms(full.pools.look_every_ms or 0)
+    if full.pools.layout != "split":
+        return Cluster(members, router, look_every_ns=look_every_ns)
+    prefill = frozenset(full.pools.prefill or ())
+    entries = [index for index, member in enumerate(members) if member.group in prefill]
+    handoffs = _handoffs(full.pools, members, site)
+    return Cluster(members, router, entries=entries, handoffs=handoffs, look_every_ns=look_every_ns)
+
+
+def _handoffs(pools: PoolsSection, members: list[Member], site: Site) -> Handoffs:
+    topology = site.topology
+    ways = Ways(
+        instances=[member.instance for member in members],
+        loads=[member.load for member in members],
+        decoders=[index for index, member in enumerate(members) if member.group not in (pools.prefill or ())],
+        links=Links(
+            bytes_per_s=round(topology.link_gb_per_s * 1e9),
+            latency_ns=round(topology.link_latency_us * NS_PER_US),
+            shared=topology.link_shared,
+        ),
+        estimate=site.estimate,
+    )
+    rules = Rules(
+        prefer=pools.handoff or "transfer",
+        budget_ns=None if pools.handoff_budget_ms is None else ns_from_ms(pools.handoff_budget_ms),
+        patience_ns=None if pools.patience_ms is None else ns_from_ms(pools.patience_ms),
+        broken=Action(pools.broken or "recompute"),
+        reserve_at_arrival=pools.reserve == "arrival",
+        by_chunk=pools.move == "chunks",
+        kv_bytes_per_token=topology.kv_bytes_per_token,
+    )
+    late_ns = ns_from_ms(topology.late_ms)
+    return Handoffs(ways, rules, Faults(topology.broken_share, topology.late_share, late_ns, site.fault_seed))
 
 
 def _index(members: list[Member]) -> PrefixIndex:

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scheduler_core.cluster.handoff import Effects, Handoffs
 from scheduler_core.cluster.load import Load, Observer
 from scheduler_core.cluster.router import Choice, Router
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
-from scheduler_core.sched.plan import Completed, Ended
+from scheduler_core.sched.plan import Completed, Ended, Planned
 from scheduler_core.types.errors import CallerError, LawError
 from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.records import Record
 from scheduler_core.types.time import Ns
 
 
@@ -41,17 +43,34 @@ class Placement:
 
 
 class Cluster:
-    """Sans-IO: routes requests to instances and keeps what routers may know. Instances are planned by the driver."""
+    """Sans-IO: routes requests to instances, hands them over, and keeps what routers may know.
 
-    def __init__(self, members: Sequence[Member], router: Router, *, look_every_ns: Ns = 0) -> None:
+    Instances are planned by the driver. ``entries`` are the members that new requests may go to, all if empty; with
+    ``handoffs`` a request leaves them once its prompt is computed.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        router: Router,
+        *,
+        entries: Sequence[int] = (),
+        handoffs: Handoffs | None = None,
+        look_every_ns: Ns = 0,
+    ) -> None:
         if not members:
             raise CallerError("a cluster needs an instance")
         self.members = tuple(members)
         self._router = router
+        self._handoffs = handoffs
         self._loads = tuple(member.load for member in members)
         self._observer = Observer(self._loads, look_every_ns)
-        self._candidates = tuple(range(len(members)))
+        self._entries = tuple(entries) or tuple(range(len(members)))
+        self._hands_over = frozenset(entries) if handoffs is not None else frozenset()
         self._live: dict[int, _Resident] = {}
+        self._now: Ns = 0
+
+    # --- events ------------------------------------------------------------------------------------------------
 
     def submit(self, spec: RequestSpec, now_ns: Ns) -> Placement:
         """Route a request and submit it.
@@ -61,28 +80,53 @@ class Cluster:
         """
         if spec.id in self._live:
             raise CallerError(f"request {spec.id} is live already")
-        choice = self._router.pick(spec, self._candidates, self._observer.look(now_ns))
+        choice = self._router.pick(spec, self._entries, self._observer.look(now_ns))
         refused = self.members[choice.instance].instance.submit(spec, now_ns)
         if refused is None:
             self._router.sent(spec, choice.instance)
-            self._live[spec.id] = _Resident(spec, choice.instance)
-            load = self._loads[choice.instance]
-            load.open += 1
-            load.prefill_tokens += spec.prompt_tokens
-            load.kv_tokens += spec.prompt_tokens
+            resident = self._live[spec.id] = _Resident(spec, choice.instance)
+            self._count(resident, 1)
+            if self._handoffs is not None and choice.instance in self._hands_over:
+                self._handoffs.arrived(spec, choice.instance, now_ns)
         return Placement(choice, refused)
 
-    def completed(self, member: int, completed: Completed) -> None:
-        """A step of a member was completed: count what it emitted and ended."""
+    def completed(self, member: int, planned: Planned, completed: Completed, now_ns: Ns) -> None:
+        """A step of a member was completed: count what it emitted and ended, and take up whose prompt is computed."""
         load = self._loads[member]
+        first: list[int] = []
         for _number, request in completed.emitted:
             resident = self._live[request]
             if not resident.emitted:
                 load.prefill_tokens -= resident.spec.prompt_tokens
+                first.append(request)
             resident.emitted += 1
             load.kv_tokens += 1
         for ended in completed.ended:
-            self._leave(ended.request)
+            self._leave(ended.request, now_ns)
+        if self._handoffs is not None and member in self._hands_over:
+            for grant in planned.plan.grants:
+                self._handoffs.computed(grant.request, grant.start + grant.length, now_ns)
+            for request in first:
+                if request in self._live:
+                    self._handoffs.ready(request, now_ns)
+
+    def settle(self, now_ns: Ns) -> Effects:
+        """Let handoffs go on; whoever moved is counted where it is now. To be called whenever something happened."""
+        if self._handoffs is None:
+            return Effects()
+        effects = self._handoffs.settle(now_ns)
+        for request, member in effects.moved:
+            resident = self._live[request]
+            self._count(resident, -1)
+            resident.member = member
+            self._count(resident, 1)
+        for _member, ended in effects.ended:
+            self._leave(ended.request, now_ns)
+        return effects
+
+    def advance(self, now_ns: Ns) -> None:
+        """It is ``now_ns``: what `abort` gives up is given up then."""
+        self._now = now_ns
 
     def abort(self, request: int, *, outcome: Outcome = Outcome.CANCELLED, reason: str = "cancelled") -> Ended | None:
         """End a request wherever it is; None when it is over already or never came."""
@@ -90,18 +134,31 @@ class Cluster:
         if resident is None:
             return None
         ended = self.members[resident.member].instance.abort(request, outcome=outcome, reason=reason)
-        self._leave(request)
+        self._leave(request, self._now)
         return ended
-
-    def started(self, request: int) -> bool:
-        """Whether a request was ever admitted where it is; true when it is not live (any more)."""
-        resident = self._live.get(request)
-        return resident is None or self.members[resident.member].instance.started(request)
 
     def close_arrivals(self) -> None:
         """No request will arrive any more."""
         for member in self.members:
             member.instance.close_arrivals()
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    def next_ns(self) -> Ns | None:
+        """When `settle` has something to do by time alone."""
+        return None if self._handoffs is None else self._handoffs.next_ns()
+
+    def take_records(self) -> list[Record]:
+        """Records of handoffs since the last call, in order."""
+        if self._handoffs is None:
+            return []
+        records, self._handoffs.records = self._handoffs.records, []
+        return records
+
+    def started(self, request: int) -> bool:
+        """Whether a request was ever admitted where it is; true when it is not live (any more)."""
+        resident = self._live.get(request)
+        return resident is None or self.members[resident.member].instance.started(request)
 
     def member_of(self, request: int) -> int | None:
         """Index of the member that a live request is in."""
@@ -115,28 +172,41 @@ class Cluster:
     def check(self) -> None:
         """Each live request is in exactly one instance, loads add up, and each instance keeps its own laws.
 
+        A request on its way holds blocks at two: it is at its source, and has a reservation where it goes.
+
         Raises:
             LawError: with the terms that do not agree.
         """
         for number, member in enumerate(self.members):
             member.instance.check()
             here = {request for request, resident in self._live.items() if resident.member == number}
-            if here != set(member.instance.open_requests()):
-                raise LawError(f"{member.name}: holds {member.instance.open_requests()}, routed there are {here}")
-            residents = [self._live[request] for request in here]
-            waiting = sum(r.spec.prompt_tokens for r in residents if not r.emitted)
-            held = sum(r.spec.prompt_tokens + r.emitted for r in residents)
-            load = member.load
-            if (load.open, load.prefill_tokens, load.kv_tokens) != (len(here), waiting, held):
+            coming = set() if self._handoffs is None else self._handoffs.reserved_at(number)
+            if here | coming != set(member.instance.open_requests()) or here & coming:
                 raise LawError(
-                    f"{member.name}: counts {load.open} requests, {load.prefill_tokens} prompt and {load.kv_tokens} KV "
-                    f"tokens, has {len(here)}, {waiting} and {held}"
+                    f"{member.name}: holds {member.instance.open_requests()}, routed there are {here}, coming {coming}"
                 )
+            self._check_load(member, [self._live[request] for request in here])
+        if self._handoffs is not None:
+            self._handoffs.check()
 
-    def _leave(self, request: int) -> None:
-        resident = self._live.pop(request)
+    def _check_load(self, member: Member, residents: Sequence[_Resident]) -> None:
+        waiting = sum(r.spec.prompt_tokens for r in residents if not r.emitted)
+        held = sum(r.spec.prompt_tokens + r.emitted for r in residents)
+        load = member.load
+        if (load.open, load.prefill_tokens, load.kv_tokens) != (len(residents), waiting, held):
+            raise LawError(
+                f"{member.name}: counts {load.open} requests, {load.prefill_tokens} prompt and {load.kv_tokens} KV "
+                f"tokens, has {len(residents)}, {waiting} and {held}"
+            )
+
+    def _leave(self, request: int, now_ns: Ns) -> None:
+        self._count(self._live.pop(request), -1)
+        if self._handoffs is not None:
+            self._handoffs.forget(request, now_ns)
+
+    def _count(self, resident: _Resident, sign: int) -> None:
         load = self._loads[resident.member]
-        load.open -= 1
-        load.kv_tokens -= resident.spec.prompt_tokens + resident.emitted
+        load.open += sign
+        load.kv_tokens += sign * (resident.spec.prompt_tokens + resident.emitted)
         if not resident.emitted:
-            load.prefill_tokens -= resident.spec.prompt_tokens
+            load.prefill_tokens += sign * resident.spec.prompt_tokens

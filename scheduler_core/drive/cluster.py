@@ -78,7 +78,9 @@ class ClusterDriver:
             if at is None:
                 raise ExecutorError(f"{total - self._ended} requests are open, but nothing is due any more")
             self._now = max(self._now, at)
-            touched = self._deliver() | self._complete_due() | self._deliver()  # an end may let another turn begin
+            self.cluster.advance(self._now)
+            touched = self._deliver() | self._complete_due() | self._settle()
+            touched |= self._deliver()  # an end may let another turn begin
             for number in sorted(touched):
                 if self._lanes[number].running is None:
                     self._plan(number)
@@ -87,8 +89,9 @@ class ClusterDriver:
     # --- one instant -------------------------------------------------------------------------------------------
 
     def _next_ns(self) -> Ns | None:
-        times = [at for at in (self._agenda.next_ns(), self._events[0][0] if self._events else None) if at is not None]
-        return min(times, default=None)
+        event = self._events[0][0] if self._events else None
+        times = (self._agenda.next_ns(), event, self.cluster.next_ns())
+        return min((at for at in times if at is not None), default=None)
 
     def _deliver(self) -> set[int]:
         """Take in what is due; the members it concerns."""
@@ -140,13 +143,22 @@ class ClusterDriver:
         lane.running = None
         self._running -= 1
         completed = self.cluster.members[number].instance.complete(result)
-        self.cluster.completed(number, completed)
+        self.cluster.completed(number, planned, completed, self._now)
         self._steps += 1
         self.sink.write(step_record(planned, result, completed, instance=number))
         for ended in completed.ended:
             self._write_ended(number, ended)
         if self._steps % self.law_interval == 0:
             self._check()
+
+    def _settle(self) -> set[int]:
+        """Let handoffs go on; the members concerned."""
+        effects = self.cluster.settle(self._now)
+        for record in self.cluster.take_records():
+            self.sink.write(record)
+        for number, ended in effects.ended:
+            self._write_ended(number, ended)
+        return effects.touched
 
     def _plan(self, number: int) -> None:
         lane, instance = self._lanes[number], self.cluster.members[number].instance

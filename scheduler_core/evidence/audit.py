@@ -17,9 +17,13 @@ from scheduler_core.types.records import (
     Admitted,
     Arrived,
     Finished,
+    Handoff,
+    Landed,
     Loaded,
+    Parked,
     Preempted,
     Record,
+    Revoked,
     Routed,
     RunFinished,
     RunStarted,
@@ -64,6 +68,8 @@ class _Request:
     preempted: int = 0
     token_lost: bool = False
     instance: int = 0
+    recomputes: bool = False
+    landed: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -103,6 +109,14 @@ class Audit:
             self._admitted(record)
         elif isinstance(record, Preempted):
             self._preempted(record)
+        elif isinstance(record, Parked):
+            self._leave_steps(record.request, record.instance, f"parked request {record.request}")
+        elif isinstance(record, Handoff):
+            self._handoff(record)
+        elif isinstance(record, Landed):
+            self._landed(record)
+        elif isinstance(record, Revoked):
+            self._revoked(record)
         elif isinstance(record, Finished):
             self._end(record)
         elif isinstance(record, RunStarted):
@@ -174,14 +188,55 @@ class Audit:
         if request is None:
             return
         self._check("resident once", not request.resident, where, "admitted while resident")
-        self._check("R25 ordering", record.epoch > request.epoch, where, "epoch {} after epoch {}",
-                    record.epoch, request.epoch)  # fmt: skip
-        self._check("R8 recompute once", record.resumed == (request.preempted > 0), where,
-                    "resumed is {} after {} preemptions", record.resumed, request.preempted)  # fmt: skip
+        if request.landed is not None:
+            self._check("tokens contiguous", (record.epoch, record.hit_tokens) == request.landed, where,
+                        "epoch {} starts at {} tokens, landed were {}", record.epoch, record.hit_tokens,
+                        request.landed)  # fmt: skip
+        else:
+            self._check("R25 ordering", record.epoch > request.epoch, where, "epoch {} after epoch {}",
+                        record.epoch, request.epoch)  # fmt: skip
+        again = request.preempted > 0 or request.recomputes
+        self._check("R8 recompute once", not record.resumed or again, where, "resumed, but nothing was lost")
         request.resident, request.epoch, request.next_start = True, record.epoch, record.hit_tokens
+        request.landed = None
         if request.first_hit is None:
             request.first_hit = record.hit_tokens
         self._instances[request.instance].resident.add(record.request)
+
+    def _leave_steps(self, number: int, instance: int, where: str) -> None:
+        """A request goes to another instance: it must have been resident in this one."""
+        request = self._open.get(number)
+        there = request is not None and request.resident and request.instance == instance
+        self._check("resident once", there, where, "was not resident in instance {}", instance)
+        if request is not None:
+            request.resident = False
+            self._instances[request.instance].resident.discard(number)
+
+    def _handoff(self, record: Handoff) -> None:
+        request = self._open.get(record.request)
+        where = f"handoff of request {record.request}"
+        self._check("resident once", request is not None and not request.resident, where, "decided while it runs")
+        if request is not None and record.action == "recompute":
+            request.instance, request.next_start = record.destination, None
+            request.recomputes = True
+
+    def _landed(self, record: Landed) -> None:
+        request = self._open.get(record.request)
+        where = f"landed request {record.request}"
+        self._check("resident once", request is not None and not request.resident, where, "landed while it runs")
+        if request is not None:
+            whole = record.tokens == request.prompt + request.emitted - 1
+            self._check("tokens contiguous", whole, where, "{} tokens of {} have KV", record.tokens,
+                        request.prompt + request.emitted - 1)  # fmt: skip
+            request.instance, request.recomputes = record.instance, False
+            request.landed = (record.epoch, record.tokens)
+
+    def _revoked(self, record: Revoked) -> None:
+        request = self._open.get(record.request)
+        held = request is not None and request.landed is not None and not request.resident
+        self._check("resident once", held, f"revoked request {record.request}", "had no delivered KV")
+        if request is not None:
+            request.landed, request.recomputes = None, True
 
     def _preempted(self, record: Preempted) -> None:
         request = self._open.get(record.request)
@@ -217,8 +272,8 @@ class Audit:
             if phase == _PREFILL:
                 state.prefilled += length
             elif phase == _RECOMPUTE:
-                self._check("R8 recompute once", state.preempted > 0, f"{where} request {request}",
-                            "recompute without a preemption")  # fmt: skip
+                self._check("R8 recompute once", state.preempted > 0 or state.recomputes, f"{where} request {request}",
+                            "recompute, but nothing was lost")  # fmt: skip
             if sampled:
                 self._token((where, request), state, step.available_ns)
 
@@ -312,7 +367,7 @@ class Audit:
         self._check("emitted = declared", state.emitted > 0, where, "finished without a token")
         self._check("sampled at the end", not state.token_lost, where, "finished by a step that gave it no token")
         found = state.prefilled + (state.first_hit or 0)
-        right = found == state.prompt if not state.preempted else found <= state.prompt
+        right = found <= state.prompt if state.preempted or state.recomputes else found == state.prompt
         self._check("R8 recompute once", right, where, "{} prompt tokens found or computed first of {}, {} "
                     "preemptions", found, state.prompt, state.preempted)  # fmt: skip
         if state.first_ns is not None and state.last_ns is not None:

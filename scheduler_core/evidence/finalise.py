@@ -117,6 +117,7 @@ class _Folding:
             load_ns=sum(load.end_ns - load.start_ns for load in loads) if loads else None,
             loads=len(loads),
             device_bytes=None if held == MISSING else held,
+            handoffs=self.fold.handoffs,
         )
 
     def summary(self, tables: RunTables, place: tuple[str, int]) -> RunSummary:

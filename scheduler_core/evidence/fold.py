@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scheduler_core.evidence.columns import MISSING, Codes, IntColumns, Ints
+from scheduler_core.evidence.handoffs import HandoffTotals
 from scheduler_core.evidence.instances import Idleness
-from scheduler_core.evidence.sweep import SEGMENTS, Segment, StepTime
+from scheduler_core.evidence.sweep import REQUEUE, SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
@@ -17,19 +18,28 @@ from scheduler_core.types.records import (
     Arrived,
     Deferred,
     Finished,
+    Handoff,
+    Landed,
     Loaded,
+    Parked,
     Preempted,
     Record,
+    Revoked,
     Routed,
     RunFinished,
     RunStarted,
     Step,
     Tie,
+    TransferFailed,
+    Transferred,
 )
 from scheduler_core.types.time import Ns
 
 _STALLED = IntervalClass.STALLED.value
 _MODEL_LOAD = IntervalClass.MODEL_LOAD.value
+_RESERVE_WAIT = IntervalClass.RESERVE_WAIT.value
+_HANDOFF = IntervalClass.HANDOFF.value
+_DECODE_QUEUE = IntervalClass.DECODE_QUEUE.value
 
 REQUEST_INTS = (
     "request", "tenant", "tier", "prompt_tokens", "output_limit", "output_tokens", "hit_tokens", "rehit_tokens",
@@ -135,6 +145,7 @@ class RunFold:
         self._steps = steps
         self._gaps = gaps
         self._open: dict[int, Timeline] = {}
+        self.handoffs = HandoffTotals()
         self._instances: defaultdict[int, Idleness] = defaultdict(Idleness)
         self._available: dict[int, Ns] = {}
         self._takers: dict[type[Any], Any] = {
@@ -146,6 +157,12 @@ class RunFold:
             Deferred: self._deferred,
             Step: self._step,
             Preempted: self._preempted,
+            Parked: self._parked,
+            Handoff: self._handoff,
+            Transferred: self.handoffs.transferred,
+            TransferFailed: self._transfer_failed,
+            Landed: self._landed,
+            Revoked: self._revoked,
             Tie: self._tie,
             Finished: self._finished,
             RunFinished: self._run_finished,
@@ -198,9 +215,7 @@ class RunFold:
     def _routed(self, record: Routed) -> None:
         line = self._open.get(record.request)
         if line is not None:
-            self._instances[line.instance].leave()
-            line.instance = record.instance
-            self._instances[line.instance].enter(record.at_ns)
+            self._move(line, record.instance, record.at_ns)
 
     def _admitted(self, record: Admitted) -> None:
         line = self._open.get(record.request)
@@ -221,6 +236,48 @@ class RunFold:
         if line is not None:
             self._instances[line.instance].resident -= line.waiting_since is None
             line.wait_again(record.at_ns)
+
+    def _parked(self, record: Parked) -> None:
+        self.handoffs.parked(record)
+        line = self._open.get(record.request)
+        if line is not None:
+            self._instances[line.instance].resident -= line.waiting_since is None
+            line.wait_for(_RESERVE_WAIT, record.at_ns, self.loads)
+
+    def _handoff(self, record: Handoff) -> None:
+        self.handoffs.handoff(record)
+        line = self._open.get(record.request)
+        if line is None:
+            return
+        if record.action == "transfer":
+            line.wait_for(_HANDOFF, record.at_ns, self.loads)
+        elif record.action == "recompute":
+            line.wait_for(REQUEUE, record.at_ns, self.loads)
+            self._move(line, record.destination, record.at_ns)
+
+    def _transfer_failed(self, record: TransferFailed) -> None:
+        self.handoffs.transfer_failed(record)
+        line = self._open.get(record.request)
+        if line is not None:
+            line.wait_for(_RESERVE_WAIT, record.at_ns, self.loads)
+
+    def _landed(self, record: Landed) -> None:
+        self.handoffs.arrived(record)
+        line = self._open.get(record.request)
+        if line is not None:
+            line.wait_for(_DECODE_QUEUE, record.at_ns, self.loads)
+            self._move(line, record.instance, record.at_ns)
+
+    def _revoked(self, record: Revoked) -> None:
+        line = self._open.get(record.request)
+        if line is not None:
+            line.wait_for(REQUEUE, record.at_ns, self.loads)
+            line.preemptions += 1
+
+    def _move(self, line: Timeline, instance: int, at_ns: Ns) -> None:
+        self._instances[line.instance].leave()
+        line.instance = instance
+        self._instances[instance].enter(at_ns)
 
     def _tie(self, record: Tie) -> None:
         self.ties.setdefault(record.request, []).append(record.position)
@@ -297,6 +354,7 @@ class RunFold:
         instance = self._instances[line.instance]
         instance.resident -= line.waiting_since is None
         instance.leave()
+        self.handoffs.forget(record.request)
         self.window.ended(record.request, record.at_ns)
         finished = record.outcome == Outcome.FINISHED
         last = line.last_token if finished and line.last_token is not None else record.at_ns

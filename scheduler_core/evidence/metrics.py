@@ -4,13 +4,16 @@ The same entries feed summaries, gates, tooltips, exports and docs, so a figure 
 """
 
 from scheduler_core.evidence.client_metrics import client_metrics
+from scheduler_core.evidence.handoff_metrics import handoff_metrics
 from scheduler_core.evidence.latency_metrics import latency_metrics
 from scheduler_core.evidence.metric import Metric
 from scheduler_core.evidence.run_metrics import run_metrics
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Figure
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in (*latency_metrics(), *run_metrics(), *client_metrics())}
+METRICS: dict[str, Metric] = {
+    metric.name: metric for metric in (*latency_metrics(), *run_metrics(), *handoff_metrics(), *client_metrics())
+}
 
 
 def compute_all(run: RunTables) -> dict[str, Figure]:

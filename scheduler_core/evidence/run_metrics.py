@@ -248,12 +248,7 @@ def _absences() -> list[Metric]:
     single = "one instance moves no state between pools"
     none = Absence.NOT_APPLICABLE
     return [
-        _never("handoff_ms", "ms", "state ready at the source to usable at the destination", "lower", none, single),
-        _never("transfer_bytes", "bytes", "KV bytes moved between pools", "lower", none, single),
         _never("network_wait_ms", "ms", "waiting for link, credit or peer", "lower", none, single),
-        _never("communication_ms", "ms", "union of transfers and collectives", "lower", none, single),
-        _never("exposed_comm_ms", "ms", "communication not hidden by own compute", "lower", none, single),
-        _never("overlap_ratio", "share", "hidden / communication", "higher", none, single),
         _never("input_transfer_bytes", "bytes", "bytes of input copied to the device", "lower",
                Absence.NOT_MEASURED, "the executor does not count them"),
         _never("fairness_jain", "index", "Jain's index over per-tenant slowdown = E2E / E2E of the same request alone",

@@ -11,6 +11,7 @@ import numpy as np
 
 from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.fold import STEP_INTS, TakesRow, Window
+from scheduler_core.evidence.handoffs import HandoffTotals
 from scheduler_core.evidence.instances import InstanceTotals, InstanceUse
 from scheduler_core.evidence.requests import Floats, Requests
 from scheduler_core.evidence.slo import Attainment, attainment
@@ -96,6 +97,7 @@ class RunTables:
     load_ns: Ns | None
     loads: int
     device_bytes: int | None
+    handoffs: HandoffTotals = field(default_factory=HandoffTotals)
 
     @property
     def modelled(self) -> bool:

@@ -21,6 +21,7 @@ _LOST = RANK[UNATTRIBUTED]
 
 # What the longest wait between two tokens was spent on, most telling first.
 CAUSE_PREEMPTED = "preempted"
+CAUSE_HANDOFF = "handoff"
 CAUSE_STALLED = "stalled"
 CAUSE_PREFILL_AHEAD = "prefill_ahead"
 CAUSE_HOST = "host"
@@ -41,6 +42,7 @@ class Timeline:
         "cursor",
         "first_gap",
         "first_token",
+        "gap_handoff",
         "gap_host",
         "gap_preempted",
         "gap_prefill",
@@ -87,6 +89,7 @@ class Timeline:
         self.cause = ""
         self.stall_cause = ""
         self.gap_preempted = False
+        self.gap_handoff = False
         self.gap_stalled = ""
         self.gap_prefill = False
         self.gap_host: Ns = 0
@@ -112,6 +115,14 @@ class Timeline:
         self.gap_preempted = True
         self.waiting_since = at_ns
         self.waiting_kind = REQUEUE
+
+    def wait_for(self, kind: str, at_ns: Ns, loads: Sequence[Segment]) -> None:
+        """From ``at_ns`` on the request waits for ``kind``: handoff, a reservation, or a place to decode."""
+        if self.waiting_since is not None:
+            self._end_wait(at_ns, loads)
+        self.gap_handoff = True
+        self.waiting_since = at_ns
+        self.waiting_kind = kind
 
     def emit(self, at_ns: Ns) -> Ns | None:
         """A token is available; returns the gap since the one before, None for the first."""
@@ -149,6 +160,8 @@ class Timeline:
     def _cause(self, gap: Ns) -> str:
         if self.gap_preempted:
             return CAUSE_PREEMPTED
+        if self.gap_handoff:
+            return CAUSE_HANDOFF
         if self.gap_stalled:
             return f"{CAUSE_STALLED}: {self.gap_stalled}"
         if 2 * self.gap_host > gap:
@@ -156,7 +169,7 @@ class Timeline:
         return CAUSE_PREFILL_AHEAD if self.gap_prefill else CAUSE_DECODE
 
     def _new_gap(self) -> None:
-        self.gap_preempted = self.gap_prefill = False
+        self.gap_preempted = self.gap_handoff = self.gap_prefill = False
         self.gap_stalled = ""
         self.gap_host = 0
 

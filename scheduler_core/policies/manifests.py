@@ -10,8 +10,9 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from scheduler_core.spec.experiment import ExperimentSpec
-from scheduler_core.spec.policy import LEAVES_ONLY, SECTIONS, PolicySpec
+from scheduler_core.spec.policy import LEAVES_ONLY, SECTIONS, PolicySpec, PoolsSection
 from scheduler_core.spec.target import Profile, TargetSpec
+from scheduler_core.spec.topology import Topology
 from scheduler_core.types.errors import InputError, Problem
 
 GROUP = "headway.policies"
@@ -42,16 +43,17 @@ _POOL = {
     "segments without duplicates, filled after each prefill step and at the end, evicted leaf by leaf).",
     "cache.eviction": "Which cached blocks go first: lru, fifo, lfu, slru (never hit goes first), aged (lfu with "
     "ageing), cost (uses x cost of computing again per size). fifo and cost need prefix radix.",
-    "pools.layout": "single: one instance that does everything; replicas: equal ones behind a router.",
-    "pools.route": "Where a request goes: round_robin; least_loaded (fewest requests); two_choices (the better of two "
-    "drawn ones); sticky (where its session is); prefix (where most of its prompt is cached); first_token (where that "
-    "is predicted soonest).",
-    "pools.look_every_ms": "How often the router learns the load of the instances. 0: it always knows.",
-    "execution.overlap": "What of host work and copies runs beside a computing step: nothing (none), the end of the "
-    "step before (pipelined), a step of other requests (two_stream) or of the same ones too (schedule_ahead). On "
-    "a modelled instance.",
+    **{f"pools.{name}": str(field.description) for name, field in PoolsSection.model_fields.items()},
 }
-_POOLS: dict[str, Any] = {"layout": "single", "route": "least_loaded", "look_every_ms": 0}
+_POOLS: dict[str, Any] = {
+    "layout": "single",
+    "route": "least_loaded",
+    "handoff": "transfer",
+    "broken": "recompute",
+    "reserve": "ready",
+    "move": "after",
+    "look_every_ms": 0,
+}
 _QUEUE = {
     "batch.size": "Most requests running at once.",
     "batch.token_budget": "Most tokens computed in one step, prefill and decode together.",
@@ -308,14 +310,35 @@ def check_against(spec: PolicySpec, *, model_length: int, kv_blocks: int | None)
 
 
 def check_layout(policy: PolicySpec, target: TargetSpec) -> None:
-    """Refuse a resolved policy whose section ``pools`` or ``execution`` does not suit ``target``."""
-    instances = target.instances
-    if policy.execution.overlap not in (None, "none") and (target.modelled is None or instances > 1):
-        message = "needs one modelled instance: kernels and the instances of a cluster run their steps one by one"
-        raise InputError([Problem("execution.overlap", message)])
-    if policy.pools.layout == "single" and instances > 1:
-        message = f"is single, but the target has {instances} instances; set it to replicas, or leave out the topology"
+    """Refuse a resolved policy whose section ``pools`` does not suit the instances of ``target``."""
+    pools, topology = policy.pools, target.topology
+    if pools.layout == "single":
+        if topology is not None and topology.instances > 1:
+            message = f"is single, but the target has {topology.instances} instances; use replicas or split"
+            raise InputError([Problem("pools.layout", message)])
+        return
+    if topology is None:
+        message = f"is {pools.layout}, but the target is one instance; give it a topology, or use single"
         raise InputError([Problem("pools.layout", message)])
+    if pools.layout == "split":
+        _check_split(pools, topology)
+
+
+def _check_split(pools: PoolsSection, topology: Topology) -> None:
+    groups = ", ".join(topology.groups)
+    prefill = pools.prefill or ()
+    problems = [
+        Problem("pools.prefill", f"there is no group {name!r}; the target has {groups}")
+        for name in prefill
+        if name not in topology.groups
+    ]
+    if not prefill or set(prefill) >= set(topology.groups):
+        message = f"name the groups that compute prompts and leave at least one to decode; the target has {groups}"
+        problems.append(Problem("pools.prefill", message))
+    if pools.move == "chunks" and pools.reserve != "arrival":
+        problems.append(Problem("pools.move", "chunks have somewhere to go only with reserve: arrival"))
+    if problems:
+        raise InputError(problems)
 
 
 def _check_served(policy: PolicySpec, *, server: bool) -> None:

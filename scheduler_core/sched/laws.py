@@ -53,9 +53,9 @@ def check_residence(state: InstanceState) -> None:
 def check_liveness(state: InstanceState, wake_ns: Ns | None) -> None:
     """After planning nothing: unfinished requests need a step in flight, or a time at which the policy changes.
 
-    Parked requests wait for what the cluster will say, and need neither.
+    While requests are parked, the cluster will say something, and give blocks back at the latest then.
     """
-    if len(state.requests) > len(state.parked) and not state.in_flight and wake_ns is None:
+    if state.requests and not state.parked and not state.in_flight and wake_ns is None:
         head = state.waiting.head()
         raise LawError(
             f"nothing is granted, in flight or due, yet {len(state.waiting)} wait and {len(state.running)} run; "

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from scheduler_core.spec.base import Name, PositiveInt, Share, Spec
+from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Share, Spec
 
 
 class OrderSection(Spec):
@@ -68,14 +68,39 @@ class BatchSection(Spec):
 class PoolsSection(Spec):
     """Layers 4 and 5, pools: which instance does what."""
 
-    layout: Literal["single", "replicas"] | None = Field(
-        None, description="One instance that does everything, or equal ones behind a router."
+    layout: Literal["single", "replicas", "split"] | None = Field(
+        None,
+        description="One instance that does everything; equal ones behind a router; or some that compute prompts and "
+        "others that decode.",
     )
     route: Literal["round_robin", "least_loaded", "two_choices", "sticky", "prefix", "first_token"] | None = Field(
         None,
         description="Where a request goes: each instance in turn; the one with the fewest requests; the better of two "
         "drawn ones; where its session's first turn went; where most of its prompt is cached; or where its first "
         "token is predicted soonest.",
+    )
+    prefill: tuple[Name, ...] | None = Field(
+        None, description="Split: the target's groups that compute prompts; all others decode."
+    )
+    handoff: Literal["cheapest", "transfer", "recompute", "stay"] | None = Field(
+        None,
+        description="Split: what becomes of a computed prompt. Its KV is moved, computed again where it decodes, or "
+        "stays and decodes where it is; cheapest takes the sooner of the first two.",
+    )
+    handoff_budget_ms: PositiveFloat | None = Field(
+        None, description="Split: a way predicted to take longer gives way to the other, then to staying."
+    )
+    patience_ms: float | None = Field(
+        None, ge=0, description="Split: a request that finds no room to decode for this long stays; absent: it waits."
+    )
+    broken: Literal["transfer", "recompute", "stay", "fail"] | None = Field(
+        None, description="Split: what follows a transfer that broke off."
+    )
+    reserve: Literal["arrival", "ready"] | None = Field(
+        None, description="Split: when room to decode is kept, on arrival or once the prompt is computed."
+    )
+    move: Literal["after", "chunks"] | None = Field(
+        None, description="Split: KV is moved after prefill, or chunk by chunk as it is computed (reserve: arrival)."
     )
     look_every_ms: float | None = Field(
         None, ge=0, description="How often the router learns the load of the instances. 0: it always knows."

@@ -71,10 +71,9 @@ class TargetSpec(Spec):
         return next(name for name, value in self if value is not None)
 
     @property
-    def instances(self) -> int:
-        """Instances of the target."""
-        topology = self.modelled.topology if self.modelled is not None else None
-        return 1 if topology is None else topology.instances
+    def topology(self) -> Topology | None:
+        """Instances of a modelled cluster; None: one instance."""
+        return None if self.modelled is None else self.modelled.topology
 
     @property
     def kv_blocks(self) -> int | None:

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Spec
+from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Share, Spec
 
 MOST_INSTANCES = 4096
 
@@ -41,6 +41,13 @@ class Topology(Spec):
             for group, described in self.groups.items()
             if described.profile
         }
+
+    kv_bytes_per_token: PositiveInt = Field(
+        131_072, description="Bytes of KV that a token takes; 131072 is Llama 3 8B in 16 bits."
+    )
+    broken_share: Share = Field(0.0, description="Share of transfers that break off when their bytes have moved.")
+    late_share: Share = Field(0.0, description="Share of transfers that are reported late.")
+    late_ms: float = Field(0.0, ge=0, description="How late those are reported.")
 
     @property
     def instances(self) -> int:

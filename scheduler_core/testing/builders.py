@@ -128,10 +128,14 @@ def play_cluster(
     target: Profile | None = None,
     cancels: Iterable[tuple[int, Ns]] = (),
     law_interval: int = 1,
+    **links: Any,
 ) -> tuple[DriveReport, ListSink, Cluster]:
-    """Play ``requests`` on a modelled cluster of ``groups`` (instances by name), checking all laws after every step."""
+    """Play ``requests`` on a modelled cluster, checking all laws after every step.
+
+    ``groups`` are instances by name, ``links`` further fields of the `Topology`.
+    """
     profile_, sink, outputs = target or profile(), ListSink(), TrueOutputs()
-    topology = Topology(groups={name: InstanceGroup(count=count) for name, count in groups.items()})
+    topology = Topology(groups={name: InstanceGroup(count=count) for name, count in groups.items()}, **links)
     cost = StepCost(profile_)
     site = Site(topology, dict.fromkeys(groups, capacity), lambda _, tokens: cost.duration_ns(tokens, 0, 0, 0, 0))
     cluster = build_cluster(spec, site)

@@ -156,10 +156,10 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """What was decided about a parked request: transfer, recompute, stay or fail; with what it was decided by.
+    """What was decided about a parked request: transfer, recompute, stay or fail.
 
-    ``transfer_ns`` and ``recompute_ns`` are predictions, None where that way is closed. ``need`` and ``have`` are
-    compared blocks or times of a fallback, whose ``reason`` is not empty.
+    ``transfer_ns`` and ``recompute_ns`` are the predictions it was decided by; ``reason`` is not empty where the first
+    choice was not possible.
     """
 
     kind: ClassVar[str] = "handoff"
@@ -169,18 +169,17 @@ class Handoff:
     destination: int
     action: str
     reason: str = ""
-    transfer_ns: Ns | None = None
-    recompute_ns: Ns | None = None
-    need: int | None = None
-    have: int | None = None
+    transfer_ns: Ns = 0
+    recompute_ns: Ns = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
-    """A transfer of KV began; ``bytes`` are those that the destination does not have already."""
+class Transferred:
+    """``bytes`` of a request's KV moved over a link from ``start_ns`` on; several pieces may make up one handoff."""
 
-    kind: ClassVar[str] = "sending"
+    kind: ClassVar[str] = "transferred"
     at_ns: Ns
+    start_ns: Ns
     request: int
     source: int
     destination: int
@@ -382,7 +381,7 @@ Record: TypeAlias = (
     | Preempted
     | Parked
     | Handoff
-    | Sending
+    | Transferred
     | Landed
     | TransferFailed
     | Revoked

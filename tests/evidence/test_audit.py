@@ -78,7 +78,7 @@ LIES: dict[str, tuple[Lie, str, str, str]] = {
     "skipped": (grants(3, lambda rows: rows[:1]), "resident once", "step 3 request 1", "granted or stalled 0 times"),
     "twice": (grants(3, lambda rows: [*rows, rows[0]]), "resident once", "step 3 request 0", "stalled 2 times"),
     "jump": (grants(3, lambda rows: JUMP + rows[1:]), "tokens contiguous", "step 3 request 0", "from 5, due from 11"),
-    "anew": (grants(3, lambda rows: ANEW + rows[1:]), "R8 recompute once", "step 3 request 0", "without a preemption"),
+    "anew": (grants(3, lambda rows: ANEW + rows[1:]), "R8 recompute once", "step 3 request 0", "nothing was lost"),
     "lost request": (without(Finished, 1), "offered = outcomes", "run", "2 offered, 1 ended"),
     "ghost": (without(Arrived, 1), "offered = outcomes", "admitted request 1", "before it arrived"),
     "invented": (finished(output_tokens=9), "emitted = declared", "finished request 1", "emitted 3, declared 9"),

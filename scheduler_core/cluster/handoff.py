@@ -1,0 +1,409 @@
+"""From prefill to decode: transfer the KV, compute it again, stay, or fail; one state machine per request.
+
+::
+
+    prefilling -> parked -> reserved -> sending -> landed (lodged at the destination)
+                     |                     |
+                     |                     +-- broken off -> recompute, stay or fail
+                     +-- no room in time, too dear, or the policy wants it -> recompute or stay
+
+The source keeps the KV until it has landed, so an abort, a broken transfer or a destination without room loses nothing
+(DS-03, PD-07). When the destination is reserved (at arrival, or when the prompt is computed) and how bytes move (after
+prefill, or chunk by chunk) are two parameters; with a reservation at arrival chunks are sent as they come (PD-02).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from scheduler_core.cluster.links import Links
+from scheduler_core.cluster.load import Load
+from scheduler_core.cluster.router import Estimate
+from scheduler_core.request.spec import RequestSpec
+from scheduler_core.sched.instance import Instance
+from scheduler_core.sched.moving import Leaving, Reserved
+from scheduler_core.sched.plan import Ended
+from scheduler_core.types.errors import LawError
+from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.records import Handoff, Landed, Parked, Record, TransferFailed, Transferred
+from scheduler_core.types.time import Ns
+
+
+class Action(StrEnum):
+    """What becomes of a request whose prompt is computed."""
+
+    TRANSFER = "transfer"
+    RECOMPUTE = "recompute"
+    STAY = "stay"
+    FAIL = "fail"
+
+
+class Fallback(StrEnum):
+    """Why another way was taken than the first choice."""
+
+    NO_ROOM = "no_room"
+    OVER_BUDGET = "over_budget"
+    BROKEN_OFF = "broken_off"
+    NEVER_FITS = "never_fits"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The handoff as a policy. Times in ns; ``budget_ns`` and ``patience_ns`` None: no limit.
+
+    ``prefer`` names an action, or ``cheapest``: whichever of transfer and recomputation is predicted to be sooner.
+    What is predicted to take longer than ``budget_ns`` gives way to the other, then to staying. A request that finds no
+    room for ``patience_ns`` stays: runnability before latency before throughput (R38). ``broken`` is what follows a
+    transfer that broke off.
+    """
+
+    prefer: str
+    budget_ns: Ns | None
+    patience_ns: Ns | None
+    broken: Action
+    reserve_at_arrival: bool
+    by_chunk: bool
+    kv_bytes_per_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Transfers that break off or come late, drawn by a hash of seed, request and attempt: the same in every run."""
+
+    broken_share: float = 0.0
+    late_share: float = 0.0
+    late_ns: Ns = 0
+    seed: int = 0
+
+    def broken(self, request: int, attempt: int) -> bool:
+        """Whether this transfer breaks off when its bytes have moved."""
+        return self._draw("broken", request, attempt) < self.broken_share
+
+    def delay_ns(self, request: int, attempt: int) -> Ns:
+        """How much later than its last byte this transfer is reported."""
+        return self.late_ns if self._draw("late", request, attempt) < self.late_share else 0
+
+    def _draw(self, stream: str, request: int, attempt: int) -> float:
+        digest = hashlib.blake2b(f"{self.seed}/{stream}/{request}/{attempt}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") / (1 << 64)
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """One request on its way. ``ready_ns`` is when its prompt was computed; ``sent`` positions were given to the link.
+
+    ``under_way`` counts pieces on the link; ``reported_ns`` is when a late one is told.
+    """
+
+    request: int
+    source: int
+    destination: int
+    attempt: int = 0
+    reserved: Reserved | None = None
+    ready_ns: Ns | None = None
+    left: Leaving | None = None
+    sent: int = 0
+    under_way: int = 0
+    reported_ns: Ns | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """Some bytes of a transfer on the link."""
+
+    transfer: Transfer
+    size: int
+    start_ns: Ns
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What handoffs work on: instances and their loads by index, who decodes, links, and how fast prefill is."""
+
+    instances: Sequence[Instance]
+    loads: Sequence[Load]
+    decoders: Sequence[int]
+    links: Links
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What changed: who moved where, who is over, whom to plan."""
+
+    moved: list[tuple[int, int]] = field(default_factory=list)
+    ended: list[tuple[int, Ended]] = field(default_factory=list)
+    touched: set[int] = field(default_factory=set)
+
+
+class Handoffs:
+    """All requests between prefill and decode. Strictly in order: who was ready first is served first (DS-02)."""
+
+    def __init__(self, ways: Ways, rules: Rules, faults: Faults) -> None:
+        self._ways = ways
+        self._rules = rules
+        self._faults = faults
+        self._open: dict[int, Transfer] = {}
+        self._waiting: dict[int, Transfer] = {}
+        self._late: list[Transfer] = []
+        self._roomier: set[int] = set()
+        self.records: list[Record] = []
+
+    # --- events ------------------------------------------------------------------------------------------------
+
+    def arrived(self, spec: RequestSpec, source: int, now_ns: Ns) -> None:
+        """A request was routed to ``source``; its destination may be reserved at once (SW-01)."""
+        transfer = Transfer(spec.id, source, -1)
+        self._open[spec.id] = transfer
+        if self._rules.reserve_at_arrival:
+            destination = self._choose()
+            leaving = Leaving(spec, spec.prompt_tokens + 1, spec.prompt_tokens, 1)
+            reserved = self._ways.instances[destination].reserve(leaving, now_ns)
+            if isinstance(reserved, Reserved):
+                transfer.destination, transfer.reserved, transfer.sent = destination, reserved, reserved.hit_tokens
+
+    def computed(self, request: int, tokens: int, now_ns: Ns) -> None:
+        """A chunk of the prompt is done, up to ``tokens`` positions; it may be sent while the next is computed."""
+        transfer = self._open.get(request)
+        if transfer is not None and transfer.reserved is not None and self._rules.by_chunk:
+            self._send(transfer, tokens, now_ns)
+
+    def ready(self, request: int, now_ns: Ns) -> None:
+        """The prompt is computed and the first token is out; `settle` decides what comes next."""
+        transfer = self._open[request]
+        source = self._ways.instances[transfer.source]
+        source.park(request)
+        transfer.ready_ns, transfer.left = now_ns, source.leaving(request)
+        self.records.append(Parked(now_ns, request, transfer.source))
+        self._waiting[request] = transfer
+
+    def settle(self, now_ns: Ns) -> Effects:
+        """Finish what has landed and decide about who waits, in order; stops at the first that must go on waiting."""
+        effects = Effects(touched=self._roomier)
+        self._roomier = set()
+        for flow in self._ways.links.landed(now_ns):
+            assert isinstance(flow, Piece)
+            self._piece_landed(flow, now_ns, effects)
+        for transfer in [item for item in self._late if (item.reported_ns or 0) <= now_ns]:
+            self._late.remove(transfer)
+            self._finish(transfer, now_ns, effects)
+        for transfer in list(self._waiting.values()):
+            if not self._dispose(transfer, now_ns, effects):
+                break
+        return effects
+
+    def forget(self, request: int, now_ns: Ns) -> None:
+        """A request is over, wherever it is on its way: its reservation and what is on the link are given up."""
+        transfer = self._open.pop(request, None)
+        if transfer is None:
+            return
+        self._waiting.pop(request, None)
+        if transfer in self._late:
+            self._late.remove(transfer)
+        dropped = self._give_up(transfer, now_ns)
+        if dropped is not None:
+            self._roomier.add(dropped)
+
+    def next_ns(self) -> Ns | None:
+        """When `settle` has something to do by time alone."""
+        times = [self._ways.links.next_ns(), *(transfer.reported_ns for transfer in self._late)]
+        patience = self._rules.patience_ns
+        if patience is not None:
+            times += [t.ready_ns + patience for t in list(self._waiting.values())[:1] if t.ready_ns is not None]
+        return min((at for at in times if at is not None), default=None)
+
+    def reserved_at(self, member: int) -> set[int]:
+        """Requests that have a place, but are not yet, at ``member``."""
+        return {t.request for t in self._open.values() if t.reserved is not None and t.destination == member}
+
+    # --- one request -------------------------------------------------------------------------------------------
+
+    def _dispose(self, transfer: Transfer, now_ns: Ns, effects: Effects) -> bool:
+        """Do something about a waiting request; false if it must go on waiting."""
+        assert transfer.left is not None
+        if transfer.reserved is None:
+            transfer.destination = self._choose()
+        transfer_ns, recompute_ns = self._predict(transfer)
+        action, reason = self._wanted(transfer_ns, recompute_ns)
+        if action is Action.TRANSFER and transfer.reserved is None:
+            reserved = self._place(transfer.left, transfer.destination, now_ns)
+            if reserved is None:
+                if not self._out_of_patience(transfer, now_ns):
+                    return False
+                action, reason = Action.STAY, Fallback.NO_ROOM
+            elif isinstance(reserved, Ended):
+                action, reason = Action.STAY, Fallback.NEVER_FITS
+            else:
+                transfer.reserved, transfer.sent = reserved, reserved.hit_tokens
+        del self._waiting[transfer.request]
+        self._decided(transfer, action, reason, (transfer_ns, recompute_ns), now_ns)
+        if action is Action.TRANSFER:
+            self._send(transfer, transfer.left.computed, now_ns)
+            if not transfer.under_way:  # everything was sent chunk by chunk, or is cached there
+                self._finish(transfer, now_ns, effects)
+        else:
+            self._without_transfer(transfer, action, now_ns, effects)
+        return True
+
+    def _place(self, left: Leaving, destination: int, now_ns: Ns) -> Reserved | Ended | None:
+        """Room at the destination.
+
+        Where everybody there only has a place and is not ready itself, the youngest of them loses it: they would wait
+        for blocks of the source, and this one, which holds some there, for theirs.
+        """
+        instance = self._ways.instances[destination]
+        while (found := instance.reserve(left, now_ns)) is None:
+            coming = [t for t in self._open.values() if t.reserved is not None and t.destination == destination]
+            unready = [t for t in coming if t.ready_ns is None]
+            if not unready or len(coming) < len(instance.open_requests()):
+                return None
+            self._give_up(unready[-1], now_ns)
+        return found
+
+    def _wanted(self, transfer_ns: Ns, recompute_ns: Ns) -> tuple[Action, str]:
+        """What the rules prefer at these predicted costs, and why it is not the first choice."""
+        prefer, budget = self._rules.prefer, self._rules.budget_ns
+        if prefer == Action.STAY:
+            return Action.STAY, ""
+        costs = {Action.TRANSFER: transfer_ns, Action.RECOMPUTE: recompute_ns}
+        first = min(costs, key=lambda action: (costs[action], action)) if prefer == "cheapest" else Action(prefer)
+        other = Action.RECOMPUTE if first is Action.TRANSFER else Action.TRANSFER
+        if budget is None or costs[first] <= budget:
+            return first, ""
+        return (other if costs[other] <= budget else Action.STAY), Fallback.OVER_BUDGET
+
+    def _without_transfer(self, transfer: Transfer, action: Action, now_ns: Ns, effects: Effects) -> None:
+        """Stay at the source, compute again at the destination, or end."""
+        request, left = transfer.request, transfer.left
+        assert left is not None
+        dropped = self._give_up(transfer, now_ns)
+        if dropped is not None:
+            effects.touched.add(dropped)
+        del self._open[request]
+        source = self._ways.instances[transfer.source]
+        effects.touched.add(transfer.source)
+        if action is Action.RECOMPUTE and self._ways.instances[transfer.destination].resume(left, now_ns) is None:
+            source.depart(request)
+            effects.moved.append((request, transfer.destination))
+            effects.touched.add(transfer.destination)
+        elif action is Action.FAIL:
+            ended = source.abort(request, outcome=Outcome.FAILED, reason=f"handoff: {Fallback.BROKEN_OFF.value}")
+            if ended is not None:
+                effects.ended.append((transfer.source, ended))
+        else:
+            source.stay(request)
+            self.records.append(Landed(now_ns, request, transfer.source, left.epoch - 1, left.computed, stayed=True))
+
+    def _send(self, transfer: Transfer, tokens: int, now_ns: Ns) -> None:
+        """Give positions up to ``tokens`` that were not sent yet to the link."""
+        size = (tokens - transfer.sent) * self._rules.kv_bytes_per_token
+        if size <= 0:
+            return
+        transfer.sent = tokens
+        transfer.under_way += 1
+        link = self._ways.links.between(transfer.source, transfer.destination)
+        link.start(Piece(transfer, size, now_ns), size, now_ns)
+
+    def _piece_landed(self, piece: Piece, now_ns: Ns, effects: Effects) -> None:
+        transfer = piece.transfer
+        transfer.under_way -= 1
+        if self._open.get(transfer.request) is not transfer:
+            return  # given up meanwhile
+        self.records.append(
+            Transferred(now_ns, piece.start_ns, transfer.request, transfer.source, transfer.destination, piece.size)
+        )
+        if transfer.ready_ns is None or transfer.under_way or transfer.request in self._waiting:
+            return  # more is to come
+        delay = self._faults.delay_ns(transfer.request, transfer.attempt)
+        if delay:
+            transfer.reported_ns = now_ns + delay
+            self._late.append(transfer)
+        else:
+            self._finish(transfer, now_ns, effects)
+
+    def _finish(self, transfer: Transfer, now_ns: Ns, effects: Effects) -> None:
+        """All bytes have moved: the request is at its destination, or the transfer turns out to be broken."""
+        left, reserved = transfer.left, transfer.reserved
+        assert left is not None and reserved is not None
+        if self._faults.broken(transfer.request, transfer.attempt):
+            self._broken(transfer, now_ns, effects)
+            return
+        del self._open[transfer.request]
+        self._ways.instances[transfer.destination].land(transfer.request, left.computed)
+        self._ways.instances[transfer.source].depart(transfer.request)
+        self.records.append(Landed(now_ns, transfer.request, transfer.destination, reserved.epoch, left.computed))
+        effects.moved.append((transfer.request, transfer.destination))
+        effects.touched.update((transfer.source, transfer.destination))
+
+    def _broken(self, transfer: Transfer, now_ns: Ns, effects: Effects) -> None:
+        self.records.append(
+            TransferFailed(now_ns, transfer.request, transfer.source, transfer.destination, Fallback.BROKEN_OFF.value)
+        )
+        transfer.attempt += 1
+        action = self._rules.broken
+        if action is Action.TRANSFER:  # once more, from the start
+            dropped = self._give_up(transfer, now_ns)
+            if dropped is not None:
+                effects.touched.add(dropped)
+            self._waiting[transfer.request] = transfer
+            return
+        self._decided(transfer, action, Fallback.BROKEN_OFF, self._predict(transfer), now_ns)
+        self._without_transfer(transfer, action, now_ns, effects)
+
+    def _give_up(self, transfer: Transfer, now_ns: Ns) -> int | None:
+        """Drop a reservation and what is on the link for it; the instance that has room again."""
+        if transfer.reserved is None:
+            return None
+        self._ways.links.between(transfer.source, transfer.destination).stop_where(
+            lambda flow: isinstance(flow, Piece) and flow.transfer is transfer, now_ns
+        )
+        self._ways.instances[transfer.destination].depart(transfer.request)
+        transfer.reserved, transfer.sent, transfer.under_way = None, 0, 0
+        return transfer.destination
+
+    # --- choices -----------------------------------------------------------------------------------------------
+
+    def _choose(self) -> int:
+        """The decoding instance with the least KV in its pool or on its way there, relative to its size (SW-02)."""
+        loads, instances = self._ways.loads, self._ways.instances
+
+        def fullness(index: int) -> tuple[int, int]:
+            limits = instances[index].policy.limits
+            tokens = loads[index].kv_tokens + self._promised(index)
+            return tokens * 1_000_000 // (limits.kv_blocks * limits.block_size), index
+
+        return min(self._ways.decoders, key=fullness)
+
+    def _promised(self, index: int) -> int:
+        return sum(
+            t.left.computed if t.left is not None else 0
+            for t in self._open.values()
+            if t.destination == index and t.reserved is not None
+        )
+
+    def _predict(self, transfer: Transfer) -> tuple[Ns, Ns]:
+        """(transfer, recomputation) as they would take from now."""
+        left = transfer.left
+        assert left is not None
+        hit = transfer.reserved.hit_tokens if transfer.reserved is not None else 0
+        size = (left.computed - max(hit, transfer.sent)) * self._rules.kv_bytes_per_token
+        link = self._ways.links.between(transfer.source, transfer.destination)
+        return link.predict_ns(max(0, size)), self._ways.estimate(transfer.destination, left.known)
+
+    def _out_of_patience(self, transfer: Transfer, now_ns: Ns) -> bool:
+        patience, ready = self._rules.patience_ns, transfer.ready_ns
+        return patience is not None and ready is not None and now_ns >= ready + patience
+
+    def _decided(self, transfer: Transfer, action: Action, reason: str, predicted: tuple[Ns, Ns], now_ns: Ns) -> None:
+        self.records.append(
+            Handoff(
+                now_ns, transfer.request, transfer.source, transfer.destination, action.value, str(reason), *predicted
+            )
+        )
+
+    def check(self) -> None:
+        """`LawError` when a request waits that is not open, or pieces are counted wrong."""
+        for request in self._waiting:
+            if request not in self._open:
+                raise LawError(f"request {request} waits for a handoff but is not on its way")

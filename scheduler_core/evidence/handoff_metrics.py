@@ -1,0 +1,41 @@
+"""Figures of what moved between instances."""
+
+from collections.abc import Callable
+
+from scheduler_core.evidence.handoffs import HandoffTotals
+from scheduler_core.evidence.metric import Better, Metric, absent, present
+from scheduler_core.evidence.run_tables import RunTables
+from scheduler_core.evidence.schema import Absence, Figure
+from scheduler_core.types.time import NS_PER_MS
+
+
+def handoff_metrics() -> list[Metric]:
+    """The metrics of handoffs; where no request changes its instance they do not apply."""
+    return [
+        _of("handoff_ms", "ms", "KV ready at the source to usable at the destination, mean over transfers that landed",
+            "lower", lambda t: t.span_ns / NS_PER_MS / t.landed if t.landed else None),
+        _of("transfer_bytes", "bytes", "KV bytes moved between instances", "lower", lambda t: float(t.bytes)),
+        _of("communication_ms", "ms", "union of a request's transfers, mean over those that landed", "lower",
+            lambda t: t.communication_ns / NS_PER_MS / t.landed if t.landed else None),
+        _of("exposed_comm_ms", "ms", "part of communication_ms after the request's own prefill", "lower",
+            lambda t: t.exposed_ns / NS_PER_MS / t.landed if t.landed else None),
+        _of("overlap_ratio", "share", "hidden / communication, request scope", "higher",
+            lambda t: 1 - t.exposed_ns / t.communication_ns if t.communication_ns else None),
+        _of("handoff_fallback_share", "share", "handoffs in which the first choice was not possible / all", "lower",
+            lambda t: sum(t.fallbacks.values()) / t.decided.total() if t.decided else None),
+        _of("route_hit_share", "share", "handoffs carried out as first chosen / all", "higher",
+            lambda t: 1 - sum(t.fallbacks.values()) / t.decided.total() if t.decided else None),
+        _of("transfer_failure_share", "share", "transfers that broke off / transfers decided", "lower",
+            lambda t: t.failed / t.decided["transfer"] if t.decided["transfer"] else None),
+    ]  # fmt: skip
+
+
+def _of(name: str, unit: str, formula: str, better: Better, value: Callable[[HandoffTotals], float | None]) -> Metric:
+    def compute(run: RunTables) -> Figure:
+        totals = run.handoffs
+        if not totals.decided:
+            return absent(unit, Absence.NOT_APPLICABLE, "no request moved between instances")
+        found = value(totals)
+        return absent(unit, Absence.NOT_APPLICABLE, "nothing to divide by") if found is None else present(found, unit)
+
+    return Metric(name, unit, formula, better, "pool", "one per run", compute)
