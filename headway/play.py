@@ -116,7 +116,8 @@ def play(spec: ExperimentSpec, *, base: Path, on_step: Callable[[Step], None], e
     plans = {load: read_plan(spec.workload_at(load), base) for load in spec.loads}
     profile, groups, notes = _profiles(spec)
     said = [*(note for plan in plans.values() for note in plan.notes), *without_objectives(spec), *notes]
-    played = Played(spec, resolve_arms(spec, profile), plans, profile, groups, list(dict.fromkeys(said)))
+    policies = resolve_arms(spec, profile if spec.target.modelled else None)
+    played = Played(spec, policies, plans, profile, groups, list(dict.fromkeys(said)))
     with ExitStack() as stack:
         folder = evidence or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-play-")))
         folder.mkdir(parents=True, exist_ok=True)
@@ -165,10 +166,12 @@ def _repeats(
 
 
 def _profiles(spec: ExperimentSpec) -> tuple[Profile | None, dict[str, Profile], list[str]]:
-    """What a modelled target runs on, by group where a group has its own; and a note on each."""
+    """What a modelled target runs on, by group where a group has its own, and a note on each; for kernels the profile
+    to set their runs beside, where this machine has one.
+    """
     modelled = spec.target.modelled
     if modelled is None:
-        return None, {}, []
+        return profiles.beside(spec.target.torch), {}, []
     notes = []
 
     def choose(name: str, where: str) -> Profile:

@@ -7,8 +7,8 @@ from pathlib import Path
 from headway.config import cache_folder
 from scheduler_core.files import write_json
 from scheduler_core.spec.parse import parse
-from scheduler_core.spec.profiles import choose_profile
-from scheduler_core.spec.target import Profile
+from scheduler_core.spec.profiles import choose_profile, profile_of
+from scheduler_core.spec.target import Profile, TorchTarget
 from scheduler_core.types.errors import InputError
 
 
@@ -46,3 +46,8 @@ def choose(name: str, where: str = "target.modelled.profile") -> tuple[Profile, 
     if profile.kind != "measured":
         return profile, "bundled reference" if profile.kind == "reference" else profile.kind
     return profile, "calibrated on this machine"
+
+
+def beside(target: TorchTarget | None) -> Profile | None:
+    """The newest profile calibrated here that describes ``target``; None without."""
+    return None if target is None else profile_of(target, kept())

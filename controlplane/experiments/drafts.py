@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.accounts.models import User
-from controlplane.fleet.services import device_kind_of, resolve_profile
+from controlplane.fleet.services import device_kind_of, profile_beside, resolve_profile
 from controlplane.policies.models import PolicyVersion
 from controlplane.policies.selectors import versions_visible_to as policy_versions
 from controlplane.workloads.models import WorkloadVersion
@@ -72,7 +72,7 @@ def read_draft(data: object, *, user: User) -> Draft:
     return Draft(
         spec=spec,
         policies=resolve_arms(spec, profile),
-        profile=profile,
+        profile=profile if spec.target.torch is None else profile_beside(spec.target.torch),
         group_profiles={} if topology is None else topology.profiles(_profile_at),
         device_kind=device_kind_of(spec.target),
         workload_version=workloads.get(used.get("workload", "")),

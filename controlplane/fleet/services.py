@@ -1,6 +1,7 @@
 """Writes of workers and profiles, and the choice of queue and profile for a target."""
 
 import json
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from controlplane.runs.services.queueing import check_quota
 from controlplane.specs import parse_name
 from scheduler_core.spec import target as spec
 from scheduler_core.spec.parse import parse
-from scheduler_core.spec.profiles import choose_profile
+from scheduler_core.spec.profiles import choose_profile, profile_of
 from scheduler_core.types.errors import InputError, Problem
 
 WORKER_FORGET_AFTER = timedelta(days=7)
@@ -72,8 +73,18 @@ def resolve_profile(*, name: str, where: str = "profile") -> spec.Profile:
     Calibrations of this installation come before bundled reference profiles. `InputError` at ``where`` when there is
     none.
     """
+    return choose_profile(name, _measured(), where=where)
+
+
+def profile_beside(target: spec.TorchTarget) -> spec.Profile | None:
+    """The newest calibration of this installation that describes ``target``, to set its runs beside; None without."""
+    return profile_of(target, _measured())
+
+
+def _measured() -> Iterator[spec.Profile]:
+    """Every calibration, newest first."""
     rows = Profile.objects.order_by("-created_at").iterator()
-    return choose_profile(name, (spec.Profile.model_validate(row.data) for row in rows), where=where)
+    return (spec.Profile.model_validate(row.data) for row in rows)
 
 
 # --- calibration ----------------------------------------------------------------------------------------------------

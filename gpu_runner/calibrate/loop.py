@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import nnls
 
-from gpu_runner.calibrate.measure import Measured
+from gpu_runner.calibrate.measure import Measured, computing_ns
 from gpu_runner.engine.executor import TorchExecutor
 from scheduler_core.drive.driver import Driver
 from scheduler_core.evidence.live import LiveSampler, Tee
@@ -20,7 +21,7 @@ from scheduler_core.sim.fastforward import FastForward
 from scheduler_core.spec.policy import BatchSection, CacheSection, PolicySpec
 from scheduler_core.spec.target import HostTime, Profile
 from scheduler_core.types.arrival import PlannedRequest
-from scheduler_core.types.intervals import IntervalClass
+from scheduler_core.types.intervals import COMPUTE, IntervalClass
 from scheduler_core.types.records import Record, RunStarted, Step
 from scheduler_core.types.shape import StepShape, shape_of_step
 from scheduler_core.types.time import NS_PER_MS, NS_PER_S, Ns, ns_from_s
@@ -33,14 +34,15 @@ _LEAST_GAPS = 12
 
 @dataclass(slots=True)
 class Loop:
-    """A sink that keeps, for each step, its shape, the device's time and the host's time since the step before it.
+    """A sink that keeps, for each step, its shape, the time of the forward, and the host's before and after it.
 
     A step after idle time has no host gap: it is not kept.
     """
 
     shapes: list[StepShape] = field(default_factory=list)
     device_ns: list[Ns] = field(default_factory=list)
-    host_ns: list[Ns] = field(default_factory=list)
+    before_ns: list[Ns] = field(default_factory=list)
+    after_ns: list[Ns] = field(default_factory=list)
 
     def write(self, record: Record) -> None:
         if not isinstance(record, Step):
@@ -48,16 +50,19 @@ class Loop:
         gaps = [lane for lane in record.lanes if lane[0] == IntervalClass.HOST_GAP]
         if not gaps:
             return
-        started = min(lane[2] for lane in record.lanes if lane[0] != IntervalClass.HOST_GAP)
+        started = min(lane[2] for lane in record.lanes if lane[0] == COMPUTE)
+        device = computing_ns(record.lanes)
         self.shapes.append(shape_of_step(record))
-        self.device_ns.append(record.available_ns - started)
-        self.host_ns.append(started - gaps[0][2])
+        self.device_ns.append(device)
+        self.before_ns.append(started - gaps[0][2])
+        self.after_ns.append(record.available_ns - started - device)
 
     def add(self, other: "Loop") -> None:
         """Take up what another run saw."""
         self.shapes += other.shapes
         self.device_ns += other.device_ns
-        self.host_ns += other.host_ns
+        self.before_ns += other.before_ns
+        self.after_ns += other.after_ns
 
     def steps(self, *, first_point: int, round_: int) -> list[Measured]:
         """Its steps as measured ones; those that decode equally many requests, or compute a prompt, form a point."""
@@ -68,14 +73,27 @@ class Loop:
         ]
 
     def host(self) -> HostTime:
-        """Least squares over the gaps, without the longest 5 %: those waited for other processes."""
-        times = np.array(self.host_ns, np.float64)
-        if times.size < _LEAST_GAPS:
+        """Least squares over the times before and after, each without its longest 5 %: those waited for others."""
+        if len(self.shapes) < _LEAST_GAPS:
             return HostTime()
-        kept = times <= np.quantile(times, _KEPT_QUANTILE)
         rows = [(1.0, shape.decode_requests + shape.joined, shape.joined) for shape in self.shapes]
-        (base, request, joined), _norm = nnls(np.array(rows, np.float64)[kept], times[kept])
-        return HostTime(base_ns=float(base), request_ns=float(request), joined_ns=float(joined))
+        inputs = np.array(rows, np.float64)
+        base, request, joined = _kept_fit(inputs, self.before_ns)
+        finish_base, finish_request = _kept_fit(inputs[:, :2], self.after_ns)
+        return HostTime(
+            base_ns=base,
+            request_ns=request,
+            joined_ns=joined,
+            finish_base_ns=finish_base,
+            finish_request_ns=finish_request,
+        )
+
+
+def _kept_fit(inputs: npt.NDArray[np.float64], measured: list[Ns]) -> list[float]:
+    times = np.array(measured, np.float64)
+    kept = times <= np.quantile(times, _KEPT_QUANTILE)
+    solution, _norm = nnls(inputs[kept], times[kept])
+    return [float(value) for value in solution]
 
 
 def traffic(*, seconds: float, rate_rps: float, longest: int, seed: int) -> list[PlannedRequest]:

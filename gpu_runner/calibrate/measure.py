@@ -1,6 +1,6 @@
 """Runs the steps of a point on an engine and times them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
@@ -8,14 +8,15 @@ from gpu_runner.calibrate.grid import WARMING_STEPS, Point
 from gpu_runner.engine.executor import TorchExecutor
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
-from scheduler_core.types.plan import Grant, Phase, StepPlan
+from scheduler_core.types.intervals import COMPUTE
+from scheduler_core.types.plan import Grant, Phase, StepPlan, StepResult
 from scheduler_core.types.shape import StepShape, shape_of
 from scheduler_core.types.time import Ns
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One measured step: its shape, its duration, and the point and round that it belongs to."""
+    """One measured step: its shape, the time its forward took, and the point and round that it belongs to."""
 
     shape: StepShape
     duration_ns: Ns
@@ -64,10 +65,10 @@ class Bench:
             grants.append(self._chunk(point, free))
         if idle_ns:
             self._executor.wait(self._executor.now_ns() + idle_ns)
-        duration = self._step(StepPlan(next(self._plans), tuple(grants)))
+        result = self._run(StepPlan(next(self._plans), tuple(grants)))
         for grant in grants:
             self._executor.close(grant.request)
-        return duration
+        return result.available_ns - result.started_ns
 
     def _open(self, prompt: int, output: int) -> int:
         request = next(self._requests)
@@ -88,8 +89,16 @@ class Bench:
         return Grant(request, 0, point.history, point.chunk, blocks, True, Phase.PREFILL, point.history)
 
     def _step(self, plan: StepPlan) -> Ns:
+        return computing_ns(self._run(plan).lanes)
+
+    def _run(self, plan: StepPlan) -> StepResult:
         self._executor.launch(plan)
         result = self._executor.wait(None)
         if result is None or result.failure is not None:
             raise ExecutorError(f"a calibration step failed: {result.failure if result else 'no result'}")
-        return result.available_ns - result.started_ns
+        return result
+
+
+def computing_ns(lanes: Iterable[tuple[str, str, Ns, Ns]]) -> Ns:
+    """Time of the forward among the lanes of a step."""
+    return sum(end - start for kind, _resource, start, end in lanes if kind == COMPUTE)

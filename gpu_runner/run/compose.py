@@ -12,6 +12,7 @@ from gpu_runner.run.progress import Progress
 from scheduler_core.evidence.live import Tee
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter, read_records
+from scheduler_core.files import write_json
 from scheduler_core.spec.job import (
     ArtifactMessage,
     ResultMessage,
@@ -91,7 +92,7 @@ class _Run:
             writer.close()
 
     def _finalise(self, playing: Playing) -> RunSummary:
-        """Audit the records, write tables and summary, and announce every file."""
+        """Audit the records, write tables and summary, set it beside the model, and announce every file."""
         before = set(self.folder.iterdir())
         summary = playing.finalise(
             read_records(self.segments),
@@ -101,6 +102,8 @@ class _Run:
             tiers=self.job.tiers,
             warmup_share=self.job.warmup_share,
         )
+        summary = playing.beside_model(summary, lambda: read_records(self.segments))
+        write_json(self.folder / "summary.json", summary.canonical())
         for path in sorted(set(self.folder.iterdir()) - before):
             self.emit(ArtifactMessage.of(path))
         return summary

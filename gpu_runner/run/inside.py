@@ -1,17 +1,19 @@
 """A run whose steps are planned here: driver, policy and executor, on a simulated clock or on real kernels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpu_runner.run.driving import Surroundings, prepare
 from gpu_runner.run.playing import Sampler
 from gpu_runner.run.target import open_target
+from gpu_runner.run.trust import Scenario, with_trust
 from scheduler_core.drive.ports import Sink
 from scheduler_core.evidence.finalise import finalise
 from scheduler_core.evidence.live import LiveSampler
+from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.policies.manifests import resolve
 from scheduler_core.spec.job import RunJob, Sample
-from scheduler_core.types.records import RunStarted
+from scheduler_core.types.records import Record, RunStarted
 from scheduler_core.types.time import Ns
 from scheduler_core.workload.plan import ArrivalPlan
 
@@ -43,7 +45,7 @@ class InsideRun:
             stop=stop,
             on_progress=on_progress,
             prefix_block_size=self._plan.block_size,
-            patience={name: limits for name, tier in self._job.tiers.items() if (limits := tier.patience())},
+            patience=self._job.patience(),
         )
         prepared = prepare(self._policy, self._target, around)
         sink.write(self._started(prepared.instances))
@@ -51,6 +53,9 @@ class InsideRun:
         serving()
         self._target.start()
         prepared.loop.run()
+
+    def beside_model(self, summary: RunSummary, records: Callable[[], Iterable[Record]]) -> RunSummary:
+        return with_trust(summary, Scenario(self._job, self._plan, self._policy, self._target), records)
 
     def close(self) -> None:
         """Nothing outlives this process."""

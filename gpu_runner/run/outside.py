@@ -2,7 +2,7 @@
 
 import hashlib
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from gpu_runner.server.void import Lateness, judge
 from scheduler_core.drive.ports import Sink
 from scheduler_core.evidence.client.finalise import finalise_client
 from scheduler_core.evidence.client.live import ClientSampler
+from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.policies.manifests import resolve
 from scheduler_core.spec.job import RunJob, Sample
 from scheduler_core.spec.server import Access, ServerTarget
@@ -87,6 +88,9 @@ class OutsideRun:
 
     def sampler(self, interval_ns: Ns, on_sample: Callable[[Sample], None]) -> Sampler:
         return ClientSampler(interval_ns=interval_ns, on_sample=on_sample)
+
+    def beside_model(self, summary: RunSummary, _records: Callable[[], Iterable[Record]]) -> RunSummary:
+        return summary
 
     def close(self) -> None:
         self._opened.close()

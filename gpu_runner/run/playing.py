@@ -51,5 +51,8 @@ class Playing(Protocol):
     ) -> None:
         """Play the plan to its end, or until ``stop``; every record goes to ``sink``. ``serving``: it begins now."""
 
+    def beside_model(self, summary: RunSummary, records: Callable[[], Iterable[Record]]) -> RunSummary:
+        """``summary`` with what can be said of the model's word; ``records`` reads those of the run."""
+
     def close(self) -> None:
         """End what was started for the run."""

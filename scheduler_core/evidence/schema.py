@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import Any, Literal
 
+from scheduler_core.evidence.prediction import AgainstModel, Predicted
 from scheduler_core.spec.base import Spec
 
 NOTES = "notes"  # key of a fingerprint that holds sentences about the figures, no property of the machine
@@ -132,3 +133,5 @@ class RunSummary(Spec):
     deployment: dict[str, Any] = {}
     void: str = ""
     audit: AuditReport
+    predicted: Predicted | None = None
+    against_model: AgainstModel | None = None

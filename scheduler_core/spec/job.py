@@ -16,6 +16,7 @@ from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.server import Access
 from scheduler_core.spec.target import Profile, TargetSpec, TorchTarget
 from scheduler_core.spec.workload import Tier
+from scheduler_core.types.patience import Patience
 
 
 class RunJob(Spec):
@@ -28,7 +29,10 @@ class RunJob(Spec):
     plan_file: str = Field(description="Path of the frozen arrival plan.")
     policy: PolicySpec
     target: TargetSpec
-    profile: Profile | None = Field(None, description="Of a modelled target: the profile, resolved.")
+    profile: Profile | None = Field(
+        None,
+        description="Of a modelled target: the profile, resolved. Of kernels: what to set the run beside, if any.",
+    )
     group_profiles: dict[str, Profile] = Field(
         {}, description="Of a cluster's groups that name a profile of their own: the profiles, resolved."
     )
@@ -40,6 +44,10 @@ class RunJob(Spec):
     wall_limit_s: PositiveFloat = 600.0
     sample_interval_ms: PositiveFloat = 200.0
     segment_records: PositiveInt = 2000
+
+    def patience(self) -> dict[str, Patience]:
+        """The time limits of each tier that has some."""
+        return {name: limits for name, tier in self.tiers.items() if (limits := tier.patience())}
 
 
 class CalibrationJob(Spec):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from scheduler_core.spec.roofline import roofline_profile
-from scheduler_core.spec.target import Affine, Profile
+from scheduler_core.spec.target import Affine, Profile, TorchTarget
 from scheduler_core.types.errors import InputError, Problem
 
 # Fitted to 697 engine steps of the built-in shape by CPU time of one thread, on a shared AVX2 machine; steps left out
@@ -44,6 +44,19 @@ CPU_SMALL = Profile(
 def reference_profiles() -> tuple[Profile, ...]:
     """All bundled profiles, best known first."""
     return (CPU_SMALL,)
+
+
+def profile_of(target: TorchTarget, measured: Iterable[Profile]) -> Profile | None:
+    """The first of ``measured`` that describes ``target``: same model, number format, threads and kind of device."""
+    return next((profile for profile in measured if _describes(profile, target)), None)
+
+
+def _describes(profile: Profile, target: TorchTarget) -> bool:
+    if (profile.model, profile.dtype) != (target.model, target.dtype):
+        return False
+    if target.device != "auto" and (profile.device == "cpu") != (target.device == "cpu"):
+        return False
+    return target.threads is None or target.threads == profile.measured_on.get("threads")
 
 
 def choose_profile(name: str, measured: Iterable[Profile], *, where: str) -> Profile:

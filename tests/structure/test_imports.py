@@ -23,6 +23,7 @@ CORE_PARTS: dict[str, tuple[str, ...]] = {
     "workload": ("files", "types", "spec"),
     "evidence": ("files", "types", "spec"),
     "verdict": ("types", "spec", "evidence"),
+    "fidelity": ("types", "spec", "request", "kv", "sched", "drive", "sim", "evidence"),
     "testing": (
         "types",
         "spec",

@@ -1,0 +1,109 @@
+"""Bands around predicted figures: the same plan played by models as much faster and slower as calibration may err."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler_core.evidence.prediction import Band
+from scheduler_core.evidence.schema import Figure
+from scheduler_core.sched.policy import PolicySet
+from scheduler_core.sim.cost import StepCost
+from scheduler_core.sim.fastforward import FastForward
+from scheduler_core.sim.rows import RequestRow
+from scheduler_core.spec.base import Spec
+from scheduler_core.spec.target import Profile
+from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.patience import Patience
+from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.time import NS_PER_S
+
+STANDARD_ERRORS = 1.96
+_QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+
+def step_error_share(profile: Profile) -> float:
+    """How far all step times may be off together: two standard errors of the profile's bias and drift, below 1."""
+    return min(0.9, STANDARD_ERRORS * math.hypot(profile.held_out_bias_share, profile.drift_share))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What is played: requests under a policy, with their tiers' patience. ``build`` makes a fresh policy each time."""
+
+    build: Callable[[], PolicySet]
+    requests: Sequence[PlannedRequest]
+    prefix_block_size: int
+    patience: Mapping[str, Patience] = field(default_factory=dict)
+
+
+def bands(scene: Scene, profile: Profile, figures: Mapping[str, Figure]) -> dict[str, Band]:
+    """The band of each of ``figures`` that moves with step times: its value times what the figure of a model that is
+    `step_error_share` slower, or faster, is to that of the profile itself.
+    """
+    error = step_error_share(profile)
+    middle, *ends = (_figures(scene, scaled(profile, factor)) for factor in (1.0, 1 - error, 1 + error))
+    found: dict[str, Band] = {}
+    for name, value in middle.items():
+        figure = figures.get(name)
+        others = [end[name] for end in ends if name in end]
+        if figure is None or figure.value is None or len(others) < len(ends) or not value:
+            continue
+        reach = [figure.value * other / value for other in (value, *others)]
+        found[name] = Band(low=min(reach), high=max(reach))
+    return found
+
+
+def scaled(profile: Profile, factor: float) -> Profile:
+    """``profile`` with every step ``factor`` times as long."""
+    return profile.model_copy(
+        update={name: _times(getattr(profile, name), factor) for name in ("cost", "host", "copies")}
+    )
+
+
+def _times(spec: Any, factor: float) -> Spec:
+    values = {
+        name: tuple((place, ns * factor) for place, ns in value) if isinstance(value, tuple) else value * factor
+        for name, value in spec
+    }
+    made: Spec = spec.model_copy(update=values)
+    return made
+
+
+def _figures(scene: Scene, profile: Profile) -> dict[str, float]:
+    """Means and quantiles over finished requests, and rates, by the names of the metrics."""
+    rows: list[RequestRow] = []
+    simulation = FastForward(
+        scene.build(),
+        StepCost(profile),
+        rows.append,
+        prefix_block_size=scene.prefix_block_size,
+        patience=scene.patience,
+    )
+    report = simulation.run(scene.requests)
+    finished = [row for row in rows if row.outcome == Outcome.FINISHED and row.first_token_ns is not None]
+    samples: dict[str, list[float]] = {"ttft": [], "tpot": [], "e2e": []}
+    for row in finished:
+        first = row.first_token_ns or 0
+        samples["ttft"].append(first - row.arrival_ns)
+        samples["e2e"].append(row.end_ns - row.arrival_ns)
+        if row.output_tokens > 1:
+            samples["tpot"].append((row.end_ns - first) / (row.output_tokens - 1))
+    found: dict[str, float] = {}
+    for name, values in samples.items():
+        if values:
+            found[f"{name}_mean_ms"] = sum(values) / len(values)
+            found |= {f"{name}_{label}_ms": quantile(values, share) for label, share in _QUANTILES.items()}
+    if report.end_ns:
+        found["throughput_tokens_per_s"] = sum(row.output_tokens for row in finished) * NS_PER_S / report.end_ns
+        found["throughput_requests_per_s"] = len(finished) * NS_PER_S / report.end_ns
+    return found
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Linear interpolation between the two nearest ranks."""
+    ranked = sorted(values)
+    place = share * (len(ranked) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ranked) - 1)
+    return ranked[low] + (ranked[high] - ranked[low]) * (place - low)

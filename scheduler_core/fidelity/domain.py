@@ -1,0 +1,27 @@
+"""Whether a step lies where its profile was measured."""
+
+from scheduler_core.spec.target import Profile
+from scheduler_core.types.shape import StepShape
+
+
+class Domain:
+    """Counts steps, and those beyond the measured domain of a profile; a profile without one claims nothing."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._most = profile.domain
+        self._steps = 0
+        self._outside = 0
+        self.extrapolated: dict[str, float] = {}
+
+    def take(self, shape: StepShape) -> None:
+        """Count one step."""
+        self._steps += 1
+        beyond = {name: value for name, most in self._most.items() if (value := getattr(shape, name)) > most}
+        self._outside += bool(beyond)
+        for name, value in beyond.items():
+            self.extrapolated[name] = max(value, self.extrapolated.get(name, 0))
+
+    @property
+    def share(self) -> float:
+        """Steps outside, of all steps."""
+        return self._outside / self._steps if self._steps else 0.0
