@@ -4,6 +4,7 @@ Not yet proven on a device: no output of the GPU script is in the repository.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from gpu_runner.engine.attention.base import Attention, DeviceBatch
+from gpu_runner.engine.cuda_hostpool import CudaHostPool
 from gpu_runner.engine.instance import InFlight, Yield
 from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.model.decoder import Decoder
@@ -143,6 +145,10 @@ class CudaStepper:
         prepared = time.perf_counter_ns()
         self._last = _Running(flat, began, prepared, self._anchor, copied, computed, read, tokens, margins)
         return self._last
+
+    def host_pool(self, pages: Sequence[torch.Tensor], blocks: int) -> CudaHostPool:
+        """Host blocks whose copies keep their order with this stepper's batches."""
+        return CudaHostPool(pages, blocks, self._compute, lambda event: self._anchor.host_time(event))
 
     def _forward(self, flat: FlatBatch, placed: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         cos, sin = self._decoder.angles(placed.pop("positions"))

@@ -20,6 +20,8 @@ def check_settings(settings: EngineSettings) -> None:
     for name, value, known in (*choices, ("attention", settings.attention, ATTENTION)):
         if value not in known:
             problems.append(Problem(f"target.{name}", f"{value!r} is unknown; choose from {', '.join(known)}"))
+    if settings.host_blocks < 0:
+        problems.append(Problem("target.host_blocks", f"{settings.host_blocks} is too small; give at least 0"))
     sizes = (("kv_blocks", settings.kv_blocks), ("block_size", settings.block_size))
     for name, size in (*sizes, ("prefix_block_size", settings.prefix_block_size), ("threads", settings.threads or 1)):
         if size < 1:
@@ -57,22 +59,27 @@ def choose_device(device: str) -> torch.device:
 
 
 def check_memory(settings: EngineSettings, info: ModelInfo, device: torch.device) -> None:
-    """`InputError` when weights and KV pool are larger than the memory that is free now."""
-    pool = settings.kv_blocks * info.bytes_per_block(settings.block_size, settings.dtype)
-    weights = info.weight_bytes(settings.dtype if device.type == "cuda" else "float32")
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_host_bytes()
-    if free is None or pool + weights <= free:
+    """`InputError` when weights and KV pools are larger than the memory that is free now."""
+    block = info.bytes_per_block(settings.block_size, settings.dtype)
+    host = settings.host_blocks * block
+    if device.type == "cuda":
+        weights = info.weight_bytes(settings.dtype)
+        _check_blocks("kv_blocks", settings.kv_blocks, block, weights, torch.cuda.mem_get_info(device)[0])
+        _check_blocks("host_blocks", settings.host_blocks, block, 0, free_host_bytes())
+    else:
+        _check_blocks("kv_blocks", settings.kv_blocks, block, info.weight_bytes("float32") + host, free_host_bytes())
+
+
+def _check_blocks(name: str, blocks: int, block_bytes: int, others: int, free: int | None) -> None:
+    """``others`` are the bytes that must fit beside the blocks."""
+    if free is None or blocks * block_bytes + others <= free:
         return
-    most = max(0, int((free - weights) // info.bytes_per_block(settings.block_size, settings.dtype)))
-    raise InputError(
-        [
-            Problem(
-                "target.kv_blocks",
-                f"{settings.kv_blocks} blocks need {pool / _GIB:.1f} GiB beside {weights / _GIB:.1f} GiB of weights, "
-                f"but {free / _GIB:.1f} GiB are free; at most {most} blocks fit",
-            )
-        ]
+    most = max(0, (free - others) // block_bytes)
+    message = (
+        f"{blocks} blocks need {blocks * block_bytes / _GIB:.1f} GiB beside {others / _GIB:.1f} GiB of weights and "
+        f"host blocks, but {free / _GIB:.1f} GiB are free; at most {most} blocks fit"
     )
+    raise InputError([Problem(f"target.{name}", message)])
 
 
 def free_host_bytes() -> int | None:

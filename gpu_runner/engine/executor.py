@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from gpu_runner.engine.device import check_memory, check_settings, choose_device
 from gpu_runner.engine.errors import EngineError
 from gpu_runner.engine.fingerprint import default_threads, fingerprint
 from gpu_runner.engine.hostmemory import keep_freed_memory, settle
+from gpu_runner.engine.hostpool import Copied, Copying, CpuHostPool, HostPool, check_copies
 from gpu_runner.engine.instance import CpuStepper, InFlight, Stepper, Yield, build_attention
 from gpu_runner.engine.layout import FlatBatch, flatten
 from gpu_runner.engine.model.decoder import Decoder
@@ -37,6 +39,7 @@ class _Launched:
     flat: FlatBatch | None
     rows: list[Row]
     started: Ns
+    copying: Copying
     work: InFlight | None = None
     failure: str | None = None
 
@@ -62,6 +65,7 @@ class TorchExecutor:
         self._rows = Rows(kv_blocks=settings.kv_blocks, block_size=settings.block_size)
         self._launched: deque[_Launched] = deque()
         self._stepper: Stepper | None = None
+        self._host_pool: HostPool | None = None
         self._zero: Ns | None = None
         self.arithmetic = settings.dtype
         self.attention = ""
@@ -80,7 +84,7 @@ class TorchExecutor:
             decoder = Decoder(config, weights, arithmetic, self._device, self._threads)
             attention = build_attention(self.settings, decoder, self._device, self._threads)
             self.attention = attention.name
-            self._stepper = self._build_stepper(decoder, attention)
+            self._build(decoder, attention)
             self._warm()
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
@@ -105,6 +109,10 @@ class TorchExecutor:
         ids = prompt_ids(request, vocab_size=self.info.vocab_size, prefix_block_size=self.settings.prefix_block_size)
         self._rows.open(request, ids)
 
+    def tables(self) -> dict[int, tuple[int, ...]]:
+        """The block table of each request that holds blocks, as the plans so far made it."""
+        return self._rows.tables()
+
     def close(self, request: int) -> None:
         self._rows.close(request)
 
@@ -112,10 +120,14 @@ class TorchExecutor:
         if self._stepper is None:
             raise CallerError("launch before load")
         began = time.perf_counter_ns()
+        check_copies(plan, kv_blocks=self.settings.kv_blocks, host_blocks=self.settings.host_blocks)
         for request in plan.released:
             self._rows.release(request)
+        for rebind in plan.rebinds:
+            self._rows.rebind(rebind)
         rows = [self._rows.apply(grant) for grant in plan.grants]
-        launched = _Launched(plan, None, rows, began)
+        copying = Copied() if self._host_pool is None else self._host_pool.copy(plan)
+        launched = _Launched(plan, None, rows, began, copying)
         self._launched.append(launched)
         if not rows:
             return
@@ -139,25 +151,33 @@ class TorchExecutor:
         self._launched.popleft()
         return self._result(head)
 
-    def _build_stepper(self, decoder: Decoder, attention: Attention) -> Stepper:
+    def _build(self, decoder: Decoder, attention: Attention) -> None:
+        """What runs batches, and the host's blocks where there are some."""
+        blocks, sampling = self.settings.host_blocks, self.settings.sampling
         if self._device.type == "cuda":
             from gpu_runner.engine.cuda import CudaStepper
 
-            return CudaStepper(decoder, attention, self.settings.sampling, self._device)
-        return CpuStepper(decoder, attention, self.settings.sampling)
+            stepper = CudaStepper(decoder, attention, sampling, self._device)
+            self._host_pool = stepper.host_pool(attention.pages, blocks) if blocks else None
+            self._stepper = stepper
+            return
+        self._stepper = CpuStepper(decoder, attention, sampling)
+        self._host_pool = CpuHostPool(attention.pages, blocks) if blocks else None
 
     def _result(self, step: _Launched) -> StepResult:
         origin = self._origin()
         if step.work is None or step.flat is None:
+            copied = _shifted(step.copying.lanes(), origin)
             now = time.perf_counter_ns()
             nothing = tuple(GrantResult(None) for _ in step.plan.grants)
-            return StepResult(step.plan.id, nothing, (), step.started - origin, now - origin, step.failure)
+            return StepResult(step.plan.id, nothing, copied, step.started - origin, now - origin, step.failure)
         work = step.work.collect()
         grants = self._emit(step.plan.grants, step.rows, step.flat, work)
+        copied = step.copying.lanes()
         available = time.perf_counter_ns()
-        lanes = [*work.lanes, Lane(IntervalClass.STREAM_OUTPUT, HOST, work.lanes[-1].end_ns, available)]
-        shifted = tuple(Lane(kind, resource, begin - origin, end - origin) for kind, resource, begin, end in lanes)
-        return StepResult(step.plan.id, grants, shifted, step.started - origin, available - origin)
+        streamed = Lane(IntervalClass.STREAM_OUTPUT, HOST, work.lanes[-1].end_ns, available)
+        lanes = _shifted((*copied, *work.lanes, streamed), origin)
+        return StepResult(step.plan.id, grants, lanes, step.started - origin, available - origin)
 
     def _emit(
         self, grants: tuple[Grant, ...], rows: list[Row], flat: FlatBatch, work: Yield
@@ -194,6 +214,10 @@ class TorchExecutor:
         if self._zero is None:
             raise CallerError("the run's clock was not started")
         return self._zero
+
+
+def _shifted(lanes: Iterable[Lane], origin: Ns) -> tuple[Lane, ...]:
+    return tuple([Lane(kind, resource, begin - origin, end - origin) for kind, resource, begin, end in lanes])
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gpu_runner.engine.prompts import Tokens
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import CallerError
-from scheduler_core.types.plan import Grant
+from scheduler_core.types.plan import Grant, Rebind
 
 _FIRST_TABLE = 32
 
@@ -88,6 +88,18 @@ class Rows:
         row = self._rows.get(request)
         if row is not None:
             row.void()
+
+    def rebind(self, rebind: Rebind) -> None:
+        """Exchange entries of a request's table; `CallerError` when they are not there."""
+        row = self._rows.get(rebind.request)
+        last = rebind.first + len(rebind.blocks)
+        if row is None or row.epoch != rebind.epoch or not 0 <= rebind.first < last <= row.blocks:
+            raise CallerError(f"request {rebind.request}: no entries {rebind.first} to {last} to exchange")
+        row.table[rebind.first : last] = rebind.blocks
+
+    def tables(self) -> dict[int, tuple[int, ...]]:
+        """The block table of each request that holds blocks."""
+        return {index: tuple(row.table[: row.blocks].tolist()) for index, row in self._rows.items() if row.blocks}
 
     def apply(self, grant: Grant) -> Row:
         """The row of ``grant`` with its table extended; `CallerError` when the grant breaks a rule of the plan."""

@@ -28,8 +28,8 @@ class EngineSettings:
 
     ``model`` is a built-in shape or a local Hugging Face folder. ``threads`` are the CPU threads of the forward, None
     for all usable cores but one. ``prefix_block_size`` is the number of prompt tokens behind each id of a request's
-    ``prefix_blocks`` (`ArrivalPlan.block_size`), which need not be the KV ``block_size``. ``attention`` forces a
-    backend; ``auto`` takes the fastest that works here.
+    ``prefix_blocks`` (`ArrivalPlan.block_size`), which need not be the KV ``block_size``. ``host_blocks`` are KV blocks
+    in host memory, for plans that swap. ``attention`` forces a backend; ``auto`` takes the fastest that works here.
     """
 
     model: str = "demo-s"
@@ -37,6 +37,7 @@ class EngineSettings:
     dtype: str = "float32"
     threads: int | None = None
     kv_blocks: int = 512
+    host_blocks: int = 0
     block_size: int = 16
     weight_seed: int = 0
     prefix_block_size: int = 16

@@ -10,6 +10,7 @@ from gpu_runner.engine.settings import EngineSettings
 from tests.engine.families import FAMILIES
 
 KV_BLOCKS = 24
+HOST_BLOCKS = 10
 BLOCK_SIZE = 8
 
 
@@ -42,6 +43,7 @@ def settings_for(model: str, **changes: object) -> EngineSettings:
         "threads": 1,
         "kv_blocks": KV_BLOCKS,
         "block_size": BLOCK_SIZE,
+        "host_blocks": HOST_BLOCKS,
         "prefix_block_size": BLOCK_SIZE,
     }
     return EngineSettings(model=model, **{**values, **changes})  # type: ignore[arg-type]

@@ -3,10 +3,11 @@
 import random
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from gpu_runner.engine.executor import TorchExecutor
 from scheduler_core.types.arrival import PlannedRequest
-from scheduler_core.types.plan import Grant, GrantResult, Phase, StepPlan, StepResult
+from scheduler_core.types.plan import BlockCopy, Grant, GrantResult, Phase, Rebind, StepPlan, StepResult
 
 _INDEX = count()
 _PLAN = count()
@@ -38,9 +39,9 @@ class Answer:
         return self.tokens[:end] == other.tokens[:end] and (full or bool(self.ties or other.ties))
 
 
-def step(executor: TorchExecutor, *grants: Grant, released: tuple[int, ...] = ()) -> StepResult:
-    """Launch one plan and wait for it."""
-    executor.launch(StepPlan(next(_PLAN), grants, released))
+def step(executor: TorchExecutor, *grants: Grant, released: tuple[int, ...] = (), **moves: Any) -> StepResult:
+    """Launch one plan and wait for it; ``moves`` are its copies and rebinds."""
+    executor.launch(StepPlan(next(_PLAN), grants, released, **moves))
     result = executor.wait(None)
     assert result is not None
     return result
@@ -73,6 +74,9 @@ class _Resident:
     written: int = 0
     blocks: list[int] = field(default_factory=list)
     ran: bool = False
+    kept: list[int] = field(default_factory=list)
+    kept_tokens: int = 0
+    cancelled: bool = False
 
     @property
     def known(self) -> int:
@@ -80,7 +84,8 @@ class _Resident:
 
 
 class Chaos:
-    """Serves requests with random batches, chunks, preemptions and prefix hits until all have ended.
+    """Serves requests with random batches, chunks, preemptions, swaps, exchanges of equal blocks, prefix hits and
+    cancels until all have ended.
 
     Blocks are counted here by hand, so a test can also say that the engine touched none but those it was given.
     """
@@ -90,17 +95,24 @@ class Chaos:
         self._choices = choices
         self._size = executor.settings.block_size
         self._owners = [0] * executor.settings.kv_blocks
+        self._host_free = list(range(executor.settings.host_blocks))
         self._released: list[int] = []
+        self._out: list[BlockCopy] = []
+        self._in: list[BlockCopy] = []
+        self._read: list[int] = []
         self.preemptions = 0
         self.hits = 0
+        self.swaps = 0
+        self.rebinds = 0
 
     def serve(self, requests: list[PlannedRequest]) -> list[Answer]:
         """The answers, in the order of ``requests``."""
         all_ = [_Resident(planned) for planned in requests]
         for resident in all_:
             self._executor.open(resident.planned)
-        while left := [r for r in all_ if len(r.answer.tokens) < r.planned.output_tokens]:
+        while left := [r for r in all_ if len(r.answer.tokens) < r.planned.output_tokens and not r.cancelled]:
             self._turn(left)
+            self._check(all_)
         for resident in all_:
             self._executor.close(resident.planned.index)
         return [resident.answer for resident in all_]
@@ -116,19 +128,68 @@ class Chaos:
                 grant = self._grant(resident, left)
             if grant is not None:
                 grants.append((resident, grant))
+        rebinds = self._exchange(left, grants)
         released, self._released = tuple(self._released), []
-        result = step(self._executor, *(grant for _, grant in grants), released=released)
+        moves = {"copies_out": tuple(self._out), "copies_in": tuple(self._in), "rebinds": rebinds}
+        self._out, self._in = [], []
+        result = step(self._executor, *(grant for _, grant in grants), released=released, **moves)
+        self._settle()
         for (resident, grant), yielded in zip(grants, result.grants, strict=True):
             resident.written = grant.start + grant.length
             resident.answer.take(yielded)
             assert yielded.last == (len(resident.answer.tokens) == resident.planned.output_tokens)
             if yielded.last:
                 self._give_up(resident)
+            elif self._choices.random() < 0.01:
+                self._cancel(resident)
+
+    def _cancel(self, resident: _Resident) -> None:
+        self._give_up(resident)
+        self._host_free += resident.kept
+        resident.kept, resident.cancelled = [], True
+        self._executor.close(resident.planned.index)
+
+    def _check(self, residents: list[_Resident]) -> None:
+        """The engine's block tables are those of this account."""
+        mine = {r.planned.index: tuple(r.blocks) for r in residents if r.blocks}
+        theirs = self._executor.tables()
+        assert {index: table for index, table in theirs.items() if index in mine} == mine
+
+    def _exchange(self, left: list[_Resident], grants: list[tuple[_Resident, Grant]]) -> tuple[Rebind, ...]:
+        """Sometimes: a resident's first blocks are exchanged for equal ones of another, which both keep."""
+        for mine in left:
+            resident_before = mine.blocks and not any(granted is mine and not grant.start for granted, grant in grants)
+            if not resident_before or self._choices.random() < 0.5:
+                continue
+            equal = self._shared(mine, [other for other in left if other.written and not other.kept])
+            whole = min(len(equal), mine.written // self._size)
+            equal = equal[:whole]
+            if not whole or equal == mine.blocks[:whole] or set(equal) & self._new(grants):
+                continue
+            if any(granted is mine and grant.hit_tokens for granted, grant in grants):
+                continue
+            for old, new in zip(mine.blocks[:whole], equal, strict=True):
+                self._owners[old] -= 1
+                self._owners[new] += 1
+            mine.blocks[:whole] = equal
+            self.rebinds += 1
+            return (Rebind(mine.planned.index, mine.epoch, 0, tuple(equal)),)
+        return ()
+
+    def _new(self, grants: list[tuple[_Resident, Grant]]) -> set[int]:
+        return {block for _, grant in grants for block in grant.new_blocks}
 
     def _holds(self, resident: _Resident, grants: list[tuple[_Resident, Grant]]) -> bool:
         return any(granted is resident for granted, _ in grants)
 
+    def _settle(self) -> None:
+        """Host blocks that were read may be written again."""
+        self._host_free += self._read
+        self._read = []
+
     def _grant(self, resident: _Resident, left: list[_Resident]) -> Grant | None:
+        if resident.kept:
+            return self._swap_in(resident)
         hit = self._shared(resident, left) if not resident.blocks else []
         start = len(hit) * self._size if hit else resident.written
         length = self._choices.randint(1, resident.known - start)
@@ -149,6 +210,25 @@ class Chaos:
         hit_tokens = start if first else 0
         return Grant(resident.planned.index, resident.epoch, start, length, tuple(new), samples, phase, hit_tokens)
 
+    def _swap_in(self, resident: _Resident) -> Grant | None:
+        """A first grant behind some of the tokens that were swapped out; they need not all come back."""
+        start = self._choices.randint(1, min(resident.kept_tokens, resident.known - 1))
+        length = self._choices.randint(1, resident.known - start)
+        free = [block for block, owners in enumerate(self._owners) if not owners]
+        needed, copied = -(-(start + length) // self._size), -(-start // self._size)
+        if needed > len(free):
+            return None
+        resident.blocks = self._choices.sample(free, needed)
+        for block in resident.blocks:
+            self._owners[block] += 1
+        pairs = zip(resident.kept[:copied], resident.blocks[:copied], strict=True)
+        self._in += [BlockCopy(source, target) for source, target in pairs]
+        self._read += resident.kept
+        resident.kept = []
+        samples = start + length == resident.known
+        blocks = tuple(resident.blocks)
+        return Grant(resident.planned.index, resident.epoch, start, length, blocks, samples, Phase.RECOMPUTE, start)
+
     def _shared(self, resident: _Resident, left: list[_Resident]) -> list[int]:
         """Blocks of another resident request that hold the same leading prompt tokens, at least one left to compute."""
         best: list[int] = []
@@ -168,6 +248,12 @@ class Chaos:
         return best
 
     def _preempt(self, resident: _Resident) -> None:
+        blocks = -(-resident.written // self._size)
+        if blocks and resident.known > 1 and len(self._host_free) >= blocks and self._choices.random() < 0.6:
+            resident.kept, self._host_free = self._host_free[:blocks], self._host_free[blocks:]
+            resident.kept_tokens = resident.written
+            self._out += [BlockCopy(*pair) for pair in zip(resident.blocks[:blocks], resident.kept, strict=True)]
+            self.swaps += 1
         self._give_up(resident)
         self._released.append(resident.planned.index)
         resident.epoch += 1

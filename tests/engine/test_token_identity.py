@@ -48,6 +48,8 @@ def test_no_plan_changes_a_token_of_any_family(
     players = [check(executor, shapes, seed, known) for seed in range(3)]
     assert sum(player.preemptions for player in players) > 0
     assert sum(player.hits for player in players) > 0
+    assert sum(player.swaps for player in players) > 0
+    assert sum(player.rebinds for player in players) > 0
 
 
 def check(executor: TorchExecutor, shapes: list[Shape], seed: int, known: dict[Shape, Answer]) -> Chaos:
@@ -55,5 +57,7 @@ def check(executor: TorchExecutor, shapes: list[Shape], seed: int, known: dict[S
     expected = [solo(executor, shape, known) for shape in shapes]
     player = Chaos(executor, random.Random(seed))
     for shape, mine, theirs in zip(shapes, player.serve([planned(s) for s in shapes]), expected, strict=True):
+        if len(mine.tokens) < len(theirs.tokens):  # cancelled: what it had is the beginning of the same answer
+            theirs = Answer(theirs.tokens[: len(mine.tokens)], {tie for tie in theirs.ties if tie < len(mine.tokens)})
         assert mine.agrees(theirs), (shape, mine, theirs)
     return player

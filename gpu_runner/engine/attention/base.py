@@ -49,6 +49,10 @@ class Attention(Protocol):
     def pool_bytes(self) -> int:
         """Bytes of the KV pages."""
 
+    @property
+    def pages(self) -> list[torch.Tensor]:
+        """The KV pages, keys and values of each layer, as ``[blocks, ...]``: views of the pool itself."""
+
     def attend(
         self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor, *, last_only: bool = False
     ) -> None:

@@ -64,6 +64,10 @@ class NativeAttention:
     def pool_bytes(self) -> int:
         return self._keys.nbytes + self._values.nbytes
 
+    @property
+    def pages(self) -> list[torch.Tensor]:
+        return [*self._keys.unbind(0), *self._values.unbind(0)]
+
     def attend(
         self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor, *, last_only: bool = False
     ) -> None:

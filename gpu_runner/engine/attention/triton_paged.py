@@ -95,7 +95,11 @@ class TritonAttention:
 
     @property
     def pool_bytes(self) -> int:
-        return sum(page.numel() * page.element_size() for page in (*self._keys, *self._values))
+        return sum(page.nbytes for page in self.pages)
+
+    @property
+    def pages(self) -> list[torch.Tensor]:
+        return [*self._keys, *self._values]
 
     def attend(
         self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor, *, last_only: bool = False
