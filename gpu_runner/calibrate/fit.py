@@ -18,6 +18,7 @@ _NORMAL_MAD = 1.4826
 _LEAST_SPREAD = 0.03  # where most steps fit exactly, those of another kind are no outliers
 # Products of few rows get slower in jumps, so there the table is dense.
 _KNOTS = (*range(1, 9), 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+_MOST_TIMES = 4.0  # of the predicted time: what is longer was the machine's, not the step's
 _TABLE_GAINS = 0.002  # of the error on kinds of steps left out: a table that gains less describes noise
 
 Floats = npt.NDArray[np.float64]
@@ -35,13 +36,17 @@ class Fit:
     domain: dict[str, float]
 
 
-def fit(steps: Sequence[Measured]) -> Fit:
-    """Fit ``steps``, which need at least two rounds and five points.
+def fit(steps: Sequence[Measured], served: Sequence[Measured] = ()) -> Fit:
+    """Fit ``steps``, which need at least two rounds and five points, together with those ``served`` in the real loop.
 
     Least squares on *relative* errors, so that short steps count as much as long ones; coefficients cannot be
     negative; Huber weights keep a step that the machine interrupted from bending the rest. A table over the step's
     tokens is part of the cost where it predicts points left out of the fit clearly better than a plain sum.
+
+    Such a fit follows the usual step. What service takes in sum has the interrupted ones in it as well, so the whole
+    cost is then raised to what the served steps took in sum.
     """
+    grid, steps = steps, [*steps, *served]
     plain, table = _Model(()), _Model(_knots(steps))
     errors = {model: model.held_out(steps) for model in (plain, table)}
     biases = {model: _bias(errors[model], steps) for model in (plain, table)}
@@ -56,7 +61,7 @@ def fit(steps: Sequence[Measured]) -> Fit:
     )
     names = ("prefill_tokens", "decode_requests", "context_tokens", "prefill_pairs")
     return Fit(
-        cost=chosen.cost(solution),
+        cost=chosen.cost(solution * _level(served, _predict(inputs, solution)[len(grid) :])),
         residual_share=float(within.std()),
         drift_share=float(means.std(ddof=1)) if means.size > 1 else 0.0,
         held_out_error_share=_error(errors[chosen]),
@@ -102,6 +107,13 @@ class _Model:
             solution = _solve(inputs[~left_out], durations[~left_out])
             errors[left_out] = _clipped(durations[left_out] / _predict(inputs[left_out], solution) - 1)
         return errors
+
+
+def _level(served: Sequence[Measured], predicted: Floats) -> float:
+    """What served steps took in sum over what was predicted; one that took many times its time counts as some."""
+    if not served:
+        return 1.0
+    return float(np.minimum(_durations(served), _MOST_TIMES * predicted).sum() / predicted.sum())
 
 
 def _knots(steps: Sequence[Measured]) -> tuple[int, ...]:

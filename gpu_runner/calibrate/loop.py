@@ -30,6 +30,7 @@ _SAMPLE_NS = 200 * NS_PER_MS
 _SEGMENT = 2000
 _KEPT_QUANTILE = 0.95
 _LEAST_GAPS = 12
+_MOST_TIMES = 4.0  # of the longest kept: what is longer was the machine's
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class Loop:
         ]
 
     def host(self) -> HostTime:
-        """Least squares over the times before and after, each without its longest 5 %: those waited for others."""
+        """Least squares over the times before and after, without the longest 5 %, raised to the sum of all."""
         if len(self.shapes) < _LEAST_GAPS:
             return HostTime()
         rows = [(1.0, shape.decode_requests + shape.joined, shape.joined) for shape in self.shapes]
@@ -93,7 +94,9 @@ def _kept_fit(inputs: npt.NDArray[np.float64], measured: list[Ns]) -> list[float
     times = np.array(measured, np.float64)
     kept = times <= np.quantile(times, _KEPT_QUANTILE)
     solution, _norm = nnls(inputs[kept], times[kept])
-    return [float(value) for value in solution]
+    predicted = inputs @ solution
+    level = np.minimum(times, _MOST_TIMES * times[kept].max()).sum() / max(predicted.sum(), 1.0)
+    return [float(value * level) for value in solution]
 
 
 def traffic(*, seconds: float, rate_rps: float, longest: int, seed: int) -> list[PlannedRequest]:

@@ -139,8 +139,8 @@ def _profile(name: str, executor: TorchExecutor, report: LoadReport, probe: _Pro
     settings = executor.settings
     last = max(step.point for step in probe.steps)
     rounds = max(step.round for step in probe.steps)
-    steps = [*probe.steps, *probe.loop.steps(first_point=last + 1, round_=rounds)]
-    fitted = fit(steps)
+    served = probe.loop.steps(first_point=last + 1, round_=rounds)
+    fitted = fit(probe.steps, served)
     return Profile(
         name=name,
         model=settings.model,
@@ -153,7 +153,7 @@ def _profile(name: str, executor: TorchExecutor, report: LoadReport, probe: _Pro
         held_out_error_share=fitted.held_out_error_share,
         held_out_bias_share=fitted.held_out_bias_share,
         domain=fitted.domain,
-        steps_measured=len(steps),
+        steps_measured=len(probe.steps) + len(served),
         measured_on={**report.fingerprint, "block_size": settings.block_size},
         kv_blocks=settings.kv_blocks,
         model_length=executor.info.model_length,
