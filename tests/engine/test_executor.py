@@ -130,12 +130,17 @@ def test_any_other_fault_is_not_taken_for_memory(llama: TorchExecutor, monkeypat
 
 
 def test_a_pool_larger_than_memory_is_refused_with_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """tiny: a block of 16 positions has 2 x 2 x 2 x 16 x 4 x 16 = 8,192 bytes; free are its weights and 10 blocks."""
+    """tiny: a block of 16 positions has 2 x 2 x 2 x 16 x 4 x 16 = 8,192 bytes; free are its weights and 10 blocks,
+    of which those of the host take theirs.
+    """
     info = describe("tiny")
     monkeypatch.setattr(device, "free_host_bytes", lambda: info.weight_bytes("float32") + 10 * 8_192)
-    check_memory(settings_for("tiny", kv_blocks=10, block_size=16), info, torch.device("cpu"))
-    with pytest.raises(InputError, match="at most 10 blocks fit"):
-        check_memory(settings_for("tiny", kv_blocks=11, block_size=16), info, torch.device("cpu"))
+    for host_blocks in (0, 4):
+        sizes = {"block_size": 16, "host_blocks": host_blocks}
+        most = 10 - host_blocks
+        check_memory(settings_for("tiny", kv_blocks=most, **sizes), info, torch.device("cpu"))
+        with pytest.raises(InputError, match=f"at most {most} blocks fit"):
+            check_memory(settings_for("tiny", kv_blocks=most + 1, **sizes), info, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
