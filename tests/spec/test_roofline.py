@@ -42,7 +42,7 @@ def test_active_weights_of_experts() -> None:
 
 
 def test_latent_attention_keeps_576_numbers_a_layer() -> None:
-    """Bytes of a token: DeepSeek-V3 61 layers x (512 + 64) x 2 = 70,272; Llama 3.1 8B 32 x 2 x 8 x 128 x 2 = 131,072."""
+    """Bytes of a token: DeepSeek-V3 61 x (512 + 64) x 2 = 70,272; Llama 3.1 8B 32 x 2 x 8 x 128 x 2 = 131,072."""
     kept = {name: model.layers * model.attention.kv_values * 2 for name, model in MODELS.items()}
     assert kept["deepseek-v3"] == 70_272
     assert kept["llama-3.1-8b"] == 131_072
@@ -93,7 +93,7 @@ def test_more_devices_are_faster_and_hold_more_but_not_in_proportion() -> None:
 
 
 def test_a_latent_cache_is_not_split_over_devices() -> None:
-    """Each device keeps and reads the whole vector, so a kept token costs what it costs one: 70,272 / 3,840 = 18.3 ns."""
+    """Each device reads the whole vector, so a kept token costs what it costs one: 70,272 / 3,840 = 18.3 ns."""
     eight, sixteen = (roofline_profile(f"deepseek-v3@h200x{n}", where="profile") for n in (8, 16))
     assert eight.cost.context_token_ns == sixteen.cost.context_token_ns == pytest.approx(18.3, rel=0.001)
     assert sixteen.kv_blocks < 2 * eight.kv_blocks
