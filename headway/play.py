@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headway import profiles
+from headway.serving import local_access
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.policies.manifests import resolve_arms
 from scheduler_core.spec.experiment import ExperimentSpec, Place
@@ -214,6 +215,7 @@ def _job(played: Played, where: Step, folder: Path) -> RunJob:
         target=spec.target,
         profile=played.profile,
         group_profiles=played.group_profiles,
+        access=None if spec.target.server is None else local_access(spec.target.server, place.arm),
         tiers=spec.workload.tiers,
         warmup_share=spec.workload.warmup_share,
         workdir=str(folder / f"run-{where.number:03d}"),

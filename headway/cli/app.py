@@ -2,7 +2,7 @@
 
 import typer
 
-from headway.cli import demo, judge, local, profiles, remote, show, sweep
+from headway.cli import compare, demo, judge, local, profiles, remote, show, sweep
 
 app = typer.Typer(
     help="Decide how to schedule LLM serving, with evidence.",
@@ -15,6 +15,7 @@ trace = typer.Typer(help="Look at trace files.", no_args_is_help=True, rich_mark
 
 app.command("play")(local.play)
 app.command("judge")(judge.judge)
+app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("calibrate")(local.calibrate)
 app.command("profiles")(profiles.profiles)

@@ -1,11 +1,13 @@
 """A verdict that was made here: printed, and written for other people and programs."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.cli.output import say
+from scheduler_core.types.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from scheduler_core.evidence.schema import RunSummary
@@ -22,13 +24,33 @@ def print_verdict(verdict: "Verdict", *, pull_request: bool) -> None:
 
 def write_reports(verdict: "Verdict", runs: "Sequence[RunSummary]", *, junit: Path | None, report: Path | None) -> None:
     """The files that were asked for."""
-    from scheduler_core.files import whole
-    from scheduler_core.verdict.report.junit import junit as as_junit
-    from scheduler_core.verdict.report.page import experiment_page
-
-    texts = {junit: partial(as_junit, verdict), report: partial(experiment_page, verdict, runs)}
-    for path, text in texts.items():
+    for path, kind in ((junit, ".xml"), (report, ".html")):
         if path is not None:
-            with whole(path) as unfinished:
-                unfinished.write_text(text(), encoding="utf-8")
-            say(f"wrote {path}")
+            _write(path, kind, verdict, runs)
+
+
+def write_by_ending(paths: Sequence[Path], verdict: "Verdict", runs: "Sequence[RunSummary]") -> None:
+    """Files whose ending says what goes into them; `InputError` for an ending that says nothing."""
+    for path in paths:
+        _write(path, path.suffix, verdict, runs)
+
+
+def _write(path: Path, kind: str, verdict: "Verdict", runs: "Sequence[RunSummary]") -> None:
+    from scheduler_core.files import whole
+    from scheduler_core.verdict.report.junit import junit
+    from scheduler_core.verdict.report.page import experiment_page
+    from scheduler_core.verdict.report.prometheus import prometheus
+    from scheduler_core.verdict.report.pull_request import pull_request
+
+    texts: dict[str, Callable[[], str]] = {
+        ".xml": partial(junit, verdict),
+        ".html": partial(experiment_page, verdict, runs),
+        ".prom": partial(prometheus, verdict, runs),
+        ".md": partial(pull_request, verdict),
+        ".json": lambda: json.dumps({"verdict": verdict.canonical(), "runs": [run.canonical() for run in runs]}),
+    }
+    if kind not in texts:
+        raise InputError([Problem(str(path), f"its ending says nothing; write one of {', '.join(texts)}")])
+    with whole(path) as unfinished:
+        unfinished.write_text(texts[kind](), encoding="utf-8")
+    say(f"wrote {path}")
