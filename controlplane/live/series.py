@@ -9,11 +9,35 @@ from typing import Any
 
 from controlplane.evidence.models import SampleChunk
 from controlplane.runs.models import Run
-from scheduler_core.spec.job import Sample
+from scheduler_core.spec.job import PoolSample, Sample
 
-KEYS = tuple(name for name in Sample.model_fields if name not in ("t_s", "window_s"))
+KEYS = tuple(name for name in Sample.model_fields if name not in ("t_s", "window_s", "pools"))
+POOL_KEYS = tuple(PoolSample.model_fields)
 MAX_WIDTH = 4000
 DEFAULT_WIDTH = 600
+
+
+def pool_key(group: str, name: str) -> str:
+    """The key of a figure of one group of a cluster's instances."""
+    return f"pools.{group}.{name}"
+
+
+def known(key: str) -> bool:
+    """Whether samples can have ``key``: one of `KEYS`, or a `pool_key` of whatever group."""
+    if not key.startswith("pools."):
+        return key in KEYS
+    _pools, _, group_and_name = key.partition(".")
+    return group_and_name.rpartition(".")[2] in POOL_KEYS
+
+
+def value_of(sample: dict[str, Any], key: str) -> float | None:
+    """What a sample has under ``key``; None when it is absent."""
+    if not key.startswith("pools."):
+        found: float | None = sample.get(key)
+        return found
+    group, _, name = key.removeprefix("pools.").rpartition(".")
+    pool: dict[str, float] = (sample.get("pools") or {}).get(group) or {}
+    return pool.get(name)
 
 
 def iter_samples(run: Run, attempt: int, start_s: float | None, end_s: float | None) -> Iterator[dict[str, Any]]:
@@ -38,7 +62,7 @@ def reduce(samples: Iterable[dict[str, Any]], keys: tuple[str, ...], width: int)
         first, last = rows[0], rows[-1]
         rows = [first, *_buckets(rows[1:-1], keys, width, first["t_s"], last["t_s"]), last]
     answer["t_s"] = [row["t_s"] for row in rows]
-    answer["series"] = {key: [row.get(key) for row in rows] for key in keys}
+    answer["series"] = {key: [row[key] if key in row else value_of(row, key) for row in rows] for key in keys}
     return answer
 
 
@@ -64,7 +88,7 @@ def _extremes(bucket: list[dict[str, Any]], keys: tuple[str, ...]) -> Iterator[d
     low: dict[str, Any] = {"t_s": bucket[0]["t_s"]}
     high: dict[str, Any] = {"t_s": bucket[-1]["t_s"]}
     for key in keys:
-        present = [row[key] for row in bucket if row.get(key) is not None]
+        present = [value for row in bucket if (value := value_of(row, key)) is not None]
         low[key], high[key] = (min(present), max(present)) if present else (None, None)
     yield low
     yield high

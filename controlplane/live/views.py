@@ -68,7 +68,7 @@ def run_series(request: HttpRequest, run_id: str) -> HttpResponseBase:
         width = max(1, _whole(request, "width", series.DEFAULT_WIDTH, series.MAX_WIDTH))
         start_s, end_s = _seconds(request, "from"), _seconds(request, "to")
         keys = tuple(key for key in request.GET.get("keys", "").split(",") if key) or series.KEYS
-        if unknown := sorted(set(keys) - set(series.KEYS)):
+        if unknown := sorted({key for key in keys if not series.known(key)}):
             raise ValueError(f"unknown series {', '.join(unknown)}; known: {', '.join(series.KEYS)}")
     except ValueError as error:
         return HttpResponseBadRequest(str(error), content_type="text/plain")

@@ -1,7 +1,10 @@
 """The live charts, declared once: keys of a sample, words and units. Scripts and the page read this."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from controlplane.live.series import pool_key
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,29 @@ CHARTS = (
 )
 
 
-def chart_data() -> list[dict[str, Any]]:
-    """The charts as plain data."""
-    return [asdict(chart) for chart in CHARTS]
+MOST_GROUPS = 6
+POOL_CHARTS = (
+    ("pool-busy", "Busy, by pool", "%", "busy_share", 100.0),
+    ("pool-kv", "KV used, by pool", "%", "kv_used_share", 100.0),
+    ("pool-running", "Running requests, by pool", "requests", "running", 1.0),
+    ("pool-waiting", "Waiting requests, by pool", "requests", "waiting", 1.0),
+)
+
+
+def chart_data(groups: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The charts as plain data; with ``groups`` of a cluster's instances also those by pool, for the first six."""
+    return [asdict(chart) for chart in (*CHARTS, *_pool_charts(groups[:MOST_GROUPS]))]
+
+
+def _pool_charts(groups: Sequence[str]) -> Iterator[ChartSpec]:
+    for id_, title, unit, name, factor in POOL_CHARTS if groups else ():
+        lines = tuple(
+            Line(pool_key(group, name), group, colour, factor) for colour, group in enumerate(groups, start=1)
+        )
+        yield ChartSpec(id_, title, unit, lines, top=100.0 if unit == "%" else None)
+
+
+def groups_of(target: Mapping[str, Any]) -> list[str]:
+    """Names of the groups of a target spec's cluster; empty for one instance."""
+    topology = (target.get("modelled") or {}).get("topology") or {}
+    return list(topology.get("groups") or {})

@@ -21,7 +21,7 @@ from controlplane.policies import selectors as policies
 from controlplane.runs.models import Run
 from controlplane.specs import brief
 from controlplane.ui.acting import REFUSALS, act
-from controlplane.ui.charts import chart_data
+from controlplane.ui.charts import chart_data, groups_of
 from controlplane.ui.drawing import arrival_curve, dot_plot
 from controlplane.ui.editor import Editor, posted, refuse, without_empty
 from controlplane.ui.listing import Filter, equals, listing
@@ -178,7 +178,7 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
         "may_change": allowed,
         "comparisons": comparisons(experiment.verdict),
         "plots": _plots(experiment, runs),
-        "charts": chart_data(),
+        "charts": chart_data(groups_of(experiment.spec["target"])),
         "yaml": dump_yaml(_brief(experiment.spec)),
         "failed": [run for run in runs if run.state in ("failed", "lost")],
         "overlay": _overlay(arms, runs),

@@ -16,7 +16,7 @@ from controlplane.runs import selectors, services
 from controlplane.runs.lifecycle import LEASED_STATES, TERMINAL_STATES, WAITING_STATES, State
 from controlplane.runs.models import Run
 from controlplane.ui.acting import act
-from controlplane.ui.charts import chart_data
+from controlplane.ui.charts import chart_data, groups_of
 from controlplane.ui.editor import without_empty
 from controlplane.ui.listing import Filter, equals, listing
 from controlplane.ui.readings import metric_title
@@ -86,7 +86,7 @@ def detail(request: HttpRequest, run_id: str) -> HttpResponse:
         "segments": segments,
         "segment_bytes": sum(item.bytes for item in segments),
         "inputs": dump_yaml(without_empty(run.job)),
-        "charts": chart_data(),
+        "charts": chart_data(groups_of(run.job.get("target") or {})),
         "headlines": HEADLINES,
         **_summary(run),
     }
@@ -103,6 +103,7 @@ def _summary(run: Run) -> dict[str, Any]:
         "metric_rows": [{"name": name, "title": metric_title(name), **figure} for name, figure in metrics.items()],
         "outcomes": [(name, count) for name, count in (summary.get("outcomes") or {}).items() if count],
         "tiers": summary.get("tiers") or {},
+        "pools": summary.get("pools") or {},
         "audit": summary.get("audit"),
         "fingerprint": summary.get("fingerprint") or {},
     }

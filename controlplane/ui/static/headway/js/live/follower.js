@@ -59,7 +59,8 @@ export class RunFollower {
   // A long beginning comes reduced; what follows its last number then comes raw.
   async #begin(run) {
     try {
-      const response = await fetch(`/live/runs/${run}/series/?width=${Math.min(1500, innerWidth)}`);
+      const keys = encodeURIComponent([...this.log.points.keys()].join(","));
+      const response = await fetch(`/live/runs/${run}/series/?width=${Math.min(1500, innerWidth)}&keys=${keys}`);
       const series = response.ok ? await response.json() : null;
       if (series && series.n > REDUCE_ABOVE && this.#run === run) this.log.seed(series);
     } catch {

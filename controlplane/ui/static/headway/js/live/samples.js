@@ -1,5 +1,13 @@
 // The samples of one attempt as points ready to draw, each sample exactly once and without gaps in their numbers.
 
+// What a sample has under a key: `pools.GROUP.NAME` is a figure of one group of a cluster's instances.
+function valueOf(sample, key) {
+  if (!key.startsWith("pools.")) return sample[key];
+  const path = key.slice("pools.".length);
+  const dot = path.lastIndexOf(".");
+  return sample.pools?.[path.slice(0, dot)]?.[path.slice(dot + 1)];
+}
+
 export class SampleLog {
   attempt = null;
   last = 0; // number of the newest sample held
@@ -53,7 +61,7 @@ export class SampleLog {
       if (sample.seq !== this.last + 1) return "gap";
       this.last = sample.seq;
       this.count += 1;
-      for (const [key, points] of this.points) points.push(this.#point(key, sample.t_s, sample[key]));
+      for (const [key, points] of this.points) points.push(this.#point(key, sample.t_s, valueOf(sample, key)));
     }
     return "ok";
   }
