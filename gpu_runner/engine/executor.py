@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from gpu_runner.engine.attention.base import Attention
@@ -20,7 +21,7 @@ from gpu_runner.engine.layout import FlatBatch, flatten
 from gpu_runner.engine.model.decoder import Decoder
 from gpu_runner.engine.model.weights import open_weights
 from gpu_runner.engine.prompts import prompt_ids
-from gpu_runner.engine.rows import Row, Rows
+from gpu_runner.engine.rows import Granted, Rows
 from gpu_runner.engine.sampling import TIE_TOLERANCE
 from gpu_runner.engine.settings import EngineSettings, LoadReport
 from scheduler_core.types.arrival import PlannedRequest
@@ -37,7 +38,7 @@ _WARM_LENGTHS = (1, 64)
 class _Launched:
     plan: StepPlan
     flat: FlatBatch | None
-    rows: list[Row]
+    granted: Granted | None
     started: Ns
     copying: Copying
     work: InFlight | None = None
@@ -111,7 +112,7 @@ class TorchExecutor:
 
     def tables(self) -> dict[int, tuple[int, ...]]:
         """The block table of each request that holds blocks, as the plans so far made it."""
-        return self._rows.tables()
+        return self._rows.block_tables()
 
     def close(self, request: int) -> None:
         self._rows.close(request)
@@ -125,13 +126,13 @@ class TorchExecutor:
             self._rows.release(request)
         for rebind in plan.rebinds:
             self._rows.rebind(rebind)
-        rows = [self._rows.apply(grant) for grant in plan.grants]
+        granted = self._rows.apply(plan.grants) if plan.grants else None
         copying = Copied() if self._host_pool is None else self._host_pool.copy(plan)
-        launched = _Launched(plan, None, rows, began, copying)
+        launched = _Launched(plan, None, granted, began, copying)
         self._launched.append(launched)
-        if not rows:
+        if granted is None:
             return
-        launched.flat = flatten(plan.grants, rows, self.settings.block_size)
+        launched.flat = flatten(granted, self._rows, self.settings.block_size)
         try:
             launched.work = self._stepper.launch(launched.flat, began)
         except (MemoryError, RuntimeError) as error:
@@ -166,27 +167,25 @@ class TorchExecutor:
 
     def _result(self, step: _Launched) -> StepResult:
         origin = self._origin()
-        if step.work is None or step.flat is None:
+        if step.work is None or step.flat is None or step.granted is None:
             copied = _shifted(step.copying.lanes(), origin)
             now = time.perf_counter_ns()
             nothing = tuple(GrantResult(None) for _ in step.plan.grants)
             return StepResult(step.plan.id, nothing, copied, step.started - origin, now - origin, step.failure)
         work = step.work.collect()
-        grants = self._emit(step.plan.grants, step.rows, step.flat, work)
+        grants = self._emit(step.granted, step.flat, work)
         copied = step.copying.lanes()
         available = time.perf_counter_ns()
         streamed = Lane(IntervalClass.STREAM_OUTPUT, HOST, work.lanes[-1].end_ns, available)
         lanes = _shifted((*copied, *work.lanes, streamed), origin)
         return StepResult(step.plan.id, grants, lanes, step.started - origin, available - origin)
 
-    def _emit(
-        self, grants: tuple[Grant, ...], rows: list[Row], flat: FlatBatch, work: Yield
-    ) -> tuple[GrantResult, ...]:
-        results = [GrantResult(None)] * len(grants)
-        for place, token, margin in zip(flat.sampled_grants, work.tokens, work.margins, strict=True):
-            row = rows[place]
-            row.emit(token)
-            results[place] = GrantResult(token, row.done, margin if margin < self._tolerance else None)
+    def _emit(self, granted: Granted, flat: FlatBatch, work: Yield) -> tuple[GrantResult, ...]:
+        results = [GrantResult(None)] * len(granted.rows)
+        done = self._rows.emit(granted.rows[flat.sampled_grants], np.array(work.tokens, np.int64))
+        yields = zip(flat.sampled_grants.tolist(), work.tokens, done.tolist(), work.margins, strict=True)
+        for place, token, last, margin in yields:
+            results[place] = GrantResult(token, last, margin if margin < self._tolerance else None)
         return tuple(results)
 
     def _sleep(self, until_ns: Ns | None) -> None:
@@ -207,7 +206,7 @@ class TorchExecutor:
             rows.open(request, prompt_ids(request, vocab_size=self.info.vocab_size, prefix_block_size=1))
             needed = blocks[: -(-length // self.settings.block_size)]
             grant = Grant(0, 0, 0, length, needed, samples=True, phase=Phase.PREFILL)
-            flat = flatten((grant,), [rows.apply(grant)], self.settings.block_size)
+            flat = flatten(rows.apply((grant,)), rows, self.settings.block_size)
             self._stepper.launch(flat, time.perf_counter_ns()).collect()
 
     def _origin(self) -> Ns:

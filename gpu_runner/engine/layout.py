@@ -12,11 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpu_runner.engine.rows import Row
-from scheduler_core.types.plan import Grant
-
-Ints = npt.NDArray[np.int64]
-Ints32 = npt.NDArray[np.int32]
+from gpu_runner.engine.rows import Granted, Ints, Ints32, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,46 +33,42 @@ class FlatBatch:
     contexts: Ints32
     tables: Ints32
     sampled: Ints
-    sampled_grants: tuple[int, ...]
+    sampled_grants: Ints
     seeds: npt.NDArray[np.uint64]
     places: npt.NDArray[np.uint64]
-    order: tuple[int, ...]
+    order: Ints
     singles: int
 
 
-def flatten(grants: tuple[Grant, ...], rows: list[Row], block_size: int) -> FlatBatch:
-    """Lay out ``grants`` (``rows[i]`` belongs to ``grants[i]`` and has its table extended already)."""
-    singles = [i for i, grant in enumerate(grants) if grant.length == 1]
-    order = singles + [i for i, grant in enumerate(grants) if grant.length > 1]
-    lengths = np.array([grants[i].length for i in order], np.int64)
-    begins = np.array([grants[i].start for i in order], np.int64)
-    starts = np.zeros(len(order) + 1, np.int32)
+def flatten(granted: Granted, rows: Rows, block_size: int) -> FlatBatch:
+    """Lay out ``granted``, whose tables ``rows`` has extended already."""
+    several = granted.lengths > 1
+    order = np.argsort(several, kind="stable")
+    singles = len(order) - int(np.count_nonzero(several))
+    places, begins, lengths = (column[order] for column in granted[:3])
+    samples = granted.samples[order]
+    ends = begins + lengths
+    starts = np.zeros(len(order) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
-    tables = _tables([rows[i] for i in order])
-    # Position of every flat token: its row's begin plus its offset inside the row.
-    owner = np.repeat(np.arange(len(order)), lengths)
-    positions = np.arange(starts[-1], dtype=np.int64) - starts[:-1].astype(np.int64)[owner] + begins[owner]
-    slots = tables[owner, positions // block_size].astype(np.int64) * block_size + positions % block_size
-    parts = [rows[i].tokens[grants[i].start : grants[i].start + grants[i].length] for i in order]
-    sampled = [place for place, i in enumerate(order) if grants[i].samples]
+    if singles == len(order):
+        owner, positions = np.arange(singles), begins
+    else:
+        # Position of every flat token: its row's begin plus its offset inside the row.
+        owner = np.repeat(np.arange(len(order)), lengths)
+        positions = np.arange(starts[-1]) - starts[owner] + begins[owner]
+    tables = np.ascontiguousarray(rows.tables[places, : rows.blocks[places].max()])
+    sampled = places[samples]
     return FlatBatch(
-        token_ids=np.concatenate(parts),
+        token_ids=rows.tokens[places[owner], positions],
         positions=positions,
-        slots=slots,
-        starts=starts,
-        contexts=(begins + lengths).astype(np.int32),
+        slots=tables[owner, positions // block_size].astype(np.int64) * block_size + positions % block_size,
+        starts=starts.astype(np.int32),
+        contexts=ends.astype(np.int32),
         tables=tables,
-        sampled=starts[1:][sampled].astype(np.int64) - 1,
-        sampled_grants=tuple(order[place] for place in sampled),
-        seeds=np.array([rows[order[place]].request.seed for place in sampled], np.uint64),
-        places=np.array([grants[order[place]].start + grants[order[place]].length for place in sampled], np.uint64),
-        order=tuple(order),
-        singles=len(singles),
+        sampled=starts[1:][samples] - 1,
+        sampled_grants=order[samples],
+        seeds=rows.seeds[sampled],
+        places=ends[samples].astype(np.uint64),
+        order=order,
+        singles=singles,
     )
-
-
-def _tables(rows: list[Row]) -> Ints32:
-    tables = np.zeros((len(rows), max(row.blocks for row in rows)), np.int32)
-    for place, row in enumerate(rows):
-        tables[place, : row.blocks] = row.table[: row.blocks]
-    return tables

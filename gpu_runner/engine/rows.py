@@ -1,9 +1,12 @@
-"""Per-request rows: known tokens, the block table, and how far KV is written. Updated by plan deltas.
+"""Per-request rows: known tokens, block tables, and how far KV is written. Updated by plan deltas.
 
-A row outlives preemption: its tokens stay, its table is void until a grant of a higher epoch brings a fresh one.
+One place in a set of arrays belongs to each open request, so that a step of many requests costs a few NumPy calls
+instead of Python for each. A row outlives preemption: its tokens stay, its table is void until a grant of a higher
+epoch brings a fresh one.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,126 +16,186 @@ from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.plan import Grant, Rebind
 
-_FIRST_TABLE = 32
+Ints = npt.NDArray[np.int64]
+Ints32 = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+Number = TypeVar("Number", np.int64, np.int32, np.uint64)
+
+_FIRST_ROWS, _FIRST_TABLE, _FIRST_TOKENS = 64, 32, 256
 
 
-@dataclass(slots=True)
-class Row:
-    """One open request.
+class Granted(NamedTuple):
+    """The grants of a plan as columns, in its order: the row of each, its first position, its length, if it samples."""
 
-    ``tokens`` holds prompt and output, the first ``known`` of them valid. ``written`` counts the positions whose KV
-    lies in the blocks of ``table[:blocks]``.
-    """
-
-    request: PlannedRequest
-    tokens: Tokens
-    known: int
-    epoch: int = -1
-    written: int = 0
-    blocks: int = 0
-    table: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(_FIRST_TABLE, np.int32))
-
-    @property
-    def emitted(self) -> int:
-        """Output tokens so far."""
-        return self.known - self.request.prompt_tokens
-
-    @property
-    def done(self) -> bool:
-        """Whether the true output length is reached."""
-        return self.emitted >= self.request.output_tokens
-
-    def emit(self, token: int) -> None:
-        """Append one output token."""
-        self.tokens[self.known] = token
-        self.known += 1
-
-    def void(self) -> None:
-        """Forget the block table; the tokens stay."""
-        self.blocks = 0
-        self.written = 0
-
-    def extend(self, blocks: tuple[int, ...]) -> None:
-        """Append ``blocks`` to the table."""
-        needed = self.blocks + len(blocks)
-        if needed > self.table.size:
-            grown = np.zeros(max(needed, 2 * self.table.size), np.int32)
-            grown[: self.blocks] = self.table[: self.blocks]
-            self.table = grown
-        self.table[self.blocks : needed] = blocks
-        self.blocks = needed
+    rows: Ints
+    starts: Ints
+    lengths: Ints
+    samples: Mask
 
 
 class Rows:
-    """All open requests of an instance, and the rules a plan must keep for them."""
+    """All open requests of an instance, and the rules a plan must keep for them.
+
+    Arrays are by row. ``tokens`` holds prompt and output, the first ``known`` of them valid; ``tables`` block ids, the
+    first ``blocks`` of them valid and the others 0; ``seeds`` those of the requests.
+    """
 
     def __init__(self, *, kv_blocks: int, block_size: int) -> None:
-        self._rows: dict[int, Row] = {}
         self._kv_blocks = kv_blocks
         self._block_size = block_size
+        self._places: dict[int, int] = {}
+        self._free = list(range(_FIRST_ROWS - 1, -1, -1))
+        self.tokens = np.zeros((_FIRST_ROWS, _FIRST_TOKENS), np.int64)
+        self.tables = np.zeros((_FIRST_ROWS, _FIRST_TABLE), np.int32)
+        self.seeds = np.zeros(_FIRST_ROWS, np.uint64)
+        self.known, self._prompt, self._output = np.zeros((3, _FIRST_ROWS), np.int64)
+        self._epoch, self._written, self.blocks = np.zeros((3, _FIRST_ROWS), np.int64)
 
     def open(self, request: PlannedRequest, prompt: Tokens) -> None:
         """Take up a request whose prompt ids are ``prompt``."""
-        if request.index in self._rows:
+        if request.index in self._places:
             raise CallerError(f"request {request.index} is open already")
-        tokens = np.zeros(request.prompt_tokens + max(request.output_tokens, 1), np.int64)
-        tokens[: prompt.size] = prompt
-        self._rows[request.index] = Row(request, tokens, prompt.size)
+        if not self._free:
+            self._add_rows()
+        row = self._places[request.index] = self._free.pop()
+        self.tokens = _widened(self.tokens, prompt.size + max(request.output_tokens, 1))
+        self.tokens[row, : prompt.size] = prompt
+        self.seeds[row] = request.seed
+        self.known[row] = self._prompt[row] = prompt.size
+        self._output[row], self._epoch[row] = request.output_tokens, -1
+        self._void(np.array([row]))
 
     def close(self, request: int) -> None:
         """Forget a request; closing one that is not open changes nothing."""
-        self._rows.pop(request, None)
+        row = self._places.pop(request, None)
+        if row is not None:
+            self._void(np.array([row]))
+            self._free.append(row)
 
     def release(self, request: int) -> None:
         """Void the block table of a request, if it is still open."""
-        row = self._rows.get(request)
+        row = self._places.get(request)
         if row is not None:
-            row.void()
+            self._void(np.array([row]))
 
     def rebind(self, rebind: Rebind) -> None:
         """Exchange entries of a request's table; `CallerError` when they are not there."""
-        row = self._rows.get(rebind.request)
+        row = self._places.get(rebind.request)
         last = rebind.first + len(rebind.blocks)
-        if row is None or row.epoch != rebind.epoch or not 0 <= rebind.first < last <= row.blocks:
+        if row is None or self._epoch[row] != rebind.epoch or not 0 <= rebind.first < last <= self.blocks[row]:
             raise CallerError(f"request {rebind.request}: no entries {rebind.first} to {last} to exchange")
-        row.table[rebind.first : last] = rebind.blocks
+        self.tables[row, rebind.first : last] = rebind.blocks
 
-    def tables(self) -> dict[int, tuple[int, ...]]:
+    def block_tables(self) -> dict[int, tuple[int, ...]]:
         """The block table of each request that holds blocks."""
-        return {index: tuple(row.table[: row.blocks].tolist()) for index, row in self._rows.items() if row.blocks}
+        return {
+            index: tuple(self.tables[row, : self.blocks[row]].tolist())
+            for index, row in self._places.items()
+            if self.blocks[row]
+        }
 
-    def apply(self, grant: Grant) -> Row:
-        """The row of ``grant`` with its table extended; `CallerError` when the grant breaks a rule of the plan."""
-        row = self._rows.get(grant.request)
-        if row is None:
-            raise CallerError(f"grant for request {grant.request}, which is not open")
-        if grant.epoch < row.epoch:
-            raise CallerError(f"request {grant.request}: epoch {grant.epoch} is older than {row.epoch}")
-        if grant.epoch > row.epoch:
-            row.void()
-            row.epoch = grant.epoch
-            row.written = grant.hit_tokens
-        self._check(grant, row)
-        row.extend(grant.new_blocks)
-        if row.blocks * self._block_size < grant.start + grant.length:
-            raise CallerError(
-                f"request {grant.request}: {row.blocks} blocks of {self._block_size} do not cover "
-                f"{grant.start + grant.length} positions"
-            )
-        row.written = grant.start + grant.length
-        return row
+    def apply(self, grants: tuple[Grant, ...]) -> Granted:
+        """The grants with their tables extended; `CallerError` when one breaks a rule of the plan."""
+        requests, epochs, starts, lengths, new_blocks, samples, _phases, hits = zip(*grants, strict=True)
+        places = self._places
+        try:
+            rows = np.array([places[request] for request in requests])
+        except KeyError as missing:
+            raise CallerError(f"grant for request {missing}, which is not open") from None
+        granted = Granted(rows, np.array(starts), np.array(lengths), np.array(samples))
+        self._renew(grants, rows, np.array(epochs), np.array(hits))
+        self._check(grants, granted)
+        for request, row, blocks in zip(requests, rows.tolist(), new_blocks, strict=True):
+            if blocks:
+                self._extend(request, row, blocks)
+        ends = granted.starts + granted.lengths
+        _refuse(
+            grants,
+            self.blocks[rows] * self._block_size < ends,
+            lambda grant: f"its blocks of {self._block_size} do not cover {grant.start + grant.length} positions",
+        )
+        self._written[rows] = ends
+        return granted
 
-    def _check(self, grant: Grant, row: Row) -> None:
-        if grant.length < 1 or grant.start != row.written:
-            raise CallerError(
-                f"request {grant.request}: grant of {grant.length} from {grant.start}, KV is written to {row.written}"
-            )
-        if grant.start + grant.length > row.known:
-            raise CallerError(
-                f"request {grant.request}: grant to {grant.start + grant.length}, only {row.known} tokens are known"
-            )
-        if grant.samples != (grant.start + grant.length == row.known):
-            raise CallerError(f"request {grant.request}: samples={grant.samples} at the wrong position")
-        wrong = [block for block in grant.new_blocks if not 0 <= block < self._kv_blocks]
-        if wrong:
-            raise CallerError(f"request {grant.request}: blocks {wrong} are outside the pool of {self._kv_blocks}")
+    def emit(self, rows: Ints, tokens: Ints) -> Mask:
+        """Append one output token to each of ``rows``; whether it was the last."""
+        known = self.known[rows]
+        self.tokens[rows, known] = tokens
+        self.known[rows] = known + 1
+        done: Mask = known + 1 - self._prompt[rows] >= self._output[rows]
+        return done
+
+    def _renew(self, grants: tuple[Grant, ...], rows: Ints, epochs: Ints, hits: Ints) -> None:
+        """Rows that a higher epoch reaches begin anew, behind what was found in the cache or came in from the host."""
+        before = self._epoch[rows]
+        _refuse(grants, epochs < before, lambda grant: f"epoch {grant.epoch} is older than that of its last grant")
+        fresh = epochs > before
+        if fresh.any():
+            renewed = rows[fresh]
+            self._void(renewed)
+            self._epoch[renewed] = epochs[fresh]
+            self._written[renewed] = hits[fresh]
+
+    def _check(self, grants: tuple[Grant, ...], granted: Granted) -> None:
+        rows, starts, lengths, samples = granted
+        ends, known, written = starts + lengths, self.known[rows], self._written[rows]
+        _refuse(
+            grants,
+            (lengths < 1) | (starts != written),
+            lambda grant: (
+                f"grant of {grant.length} from {grant.start}, KV is written to "
+                f"{self._written[self._places[grant.request]]}"
+            ),
+        )
+        _refuse(
+            grants,
+            ends > known,
+            lambda grant: (
+                f"grant to {grant.start + grant.length}, only "
+                f"{self.known[self._places[grant.request]]} tokens are known"
+            ),
+        )
+        _refuse(grants, samples != (ends == known), lambda grant: f"samples={grant.samples} at the wrong position")
+
+    def _extend(self, request: int, row: int, blocks: tuple[int, ...]) -> None:
+        if min(blocks) < 0 or max(blocks) >= self._kv_blocks:
+            raise CallerError(f"request {request}: blocks {blocks} are outside the pool of {self._kv_blocks}")
+        held = int(self.blocks[row])
+        needed = held + len(blocks)
+        self.tables = _widened(self.tables, needed)
+        self.tables[row, held:needed] = blocks
+        self.blocks[row] = needed
+
+    def _void(self, rows: Ints) -> None:
+        self.tables[rows] = 0
+        self.blocks[rows] = 0
+        self._written[rows] = 0
+
+    def _add_rows(self) -> None:
+        """Twice as many rows."""
+        count = len(self.seeds)
+        self._free = list(range(2 * count - 1, count - 1, -1))
+        self.tokens, self.tables, self.seeds = _doubled(self.tokens), _doubled(self.tables), _doubled(self.seeds)
+        counters = (self.known, self._prompt, self._output, self._epoch, self._written, self.blocks)
+        self.known, self._prompt, self._output, self._epoch, self._written, self.blocks = map(_doubled, counters)
+
+
+def _doubled(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """``array`` with as many rows of zeros behind its own."""
+    return np.concatenate((array, np.zeros_like(array)))
+
+
+def _widened(array: npt.NDArray[Number], width: int) -> npt.NDArray[Number]:
+    """``array`` with at least ``width`` columns, new ones 0."""
+    if array.shape[1] >= width:
+        return array
+    grown = np.zeros((array.shape[0], max(width, 2 * array.shape[1])), array.dtype)
+    grown[:, : array.shape[1]] = array
+    return grown
+
+
+def _refuse(grants: tuple[Grant, ...], wrong: Mask, said: Callable[[Grant], str]) -> None:
+    """`CallerError` for the first grant that is ``wrong``."""
+    if wrong.any():
+        grant = grants[int(wrong.argmax())]
+        raise CallerError(f"request {grant.request}: {said(grant)}")

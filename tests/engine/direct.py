@@ -32,7 +32,7 @@ def last_logits(
         length = min(chunk, planned.prompt_tokens - start)
         last = start + length == planned.prompt_tokens
         grant = Grant(planned.index, 0, start, length, () if start else blocks, last, Phase.PREFILL)
-        flat = flatten((grant,), [rows.apply(grant)], settings.block_size)
+        flat = flatten(rows.apply((grant,)), rows, settings.block_size)
         with torch.inference_mode():
             logits = decoder.forward(device_batch(flat, decoder, _CPU), pool)
     return logits[0]

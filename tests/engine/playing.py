@@ -90,8 +90,9 @@ class Chaos:
     Blocks are counted here by hand, so a test can also say that the engine touched none but those it was given.
     """
 
-    def __init__(self, executor: TorchExecutor, choices: random.Random) -> None:
+    def __init__(self, executor: TorchExecutor, choices: random.Random, *, cancel_share: float = 0.0) -> None:
         self._executor = executor
+        self._cancel_share = cancel_share
         self._choices = choices
         self._size = executor.settings.block_size
         self._owners = [0] * executor.settings.kv_blocks
@@ -140,7 +141,7 @@ class Chaos:
             assert yielded.last == (len(resident.answer.tokens) == resident.planned.output_tokens)
             if yielded.last:
                 self._give_up(resident)
-            elif self._choices.random() < 0.01:
+            elif self._choices.random() < self._cancel_share:
                 self._cancel(resident)
 
     def _cancel(self, resident: _Resident) -> None:

@@ -49,10 +49,10 @@ def batch_of(rows: list[tuple[int, int]], tables: list[list[int]], block_size: i
         contexts=np.array(contexts, np.int32),
         tables=padded,
         sampled=np.zeros(0, np.int64),
-        sampled_grants=(),
+        sampled_grants=np.zeros(0, np.int64),
         seeds=np.zeros(0, np.uint64),
         places=np.zeros(0, np.uint64),
-        order=tuple(range(len(rows))),
+        order=np.arange(len(rows)),
         singles=sum(length == 1 for length in lengths),
     )
     return DeviceBatch(

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from gpu_runner.engine.layout import FlatBatch, flatten
@@ -5,7 +6,7 @@ from gpu_runner.engine.prompts import prompt_ids
 from gpu_runner.engine.rows import Rows
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import CallerError
-from scheduler_core.types.plan import Grant, Phase
+from scheduler_core.types.plan import Grant, Phase, Rebind
 
 
 def opened(*prompts: int) -> Rows:
@@ -24,7 +25,7 @@ def grant(
 
 
 def batch(rows: Rows, *grants: Grant) -> FlatBatch:
-    return flatten(grants, [rows.apply(one) for one in grants], 4)
+    return flatten(rows.apply(grants), rows, 4)
 
 
 def test_single_tokens_come_first_and_slots_follow_the_tables() -> None:
@@ -34,7 +35,7 @@ def test_single_tokens_come_first_and_slots_follow_the_tables() -> None:
     28-31, position 4 in block 2, slot 8. Contexts are 1 and 5; only request 1 samples, at flat index 0, grant 1.
     """
     flat = batch(opened(6, 1), grant(0, 0, 5, (7, 2)), grant(1, 0, 1, (5,), samples=True))
-    assert flat.order == (1, 0)
+    assert flat.order.tolist() == [1, 0]
     assert flat.singles == 1
     assert flat.slots.tolist() == [20, 28, 29, 30, 31, 8]
     assert flat.positions.tolist() == [0, 0, 1, 2, 3, 4]
@@ -42,7 +43,7 @@ def test_single_tokens_come_first_and_slots_follow_the_tables() -> None:
     assert flat.contexts.tolist() == [1, 5]
     assert flat.tables.tolist() == [[5, 0], [7, 2]]
     assert flat.sampled.tolist() == [0]
-    assert flat.sampled_grants == (1,)
+    assert flat.sampled_grants.tolist() == [1]
 
 
 def test_a_later_chunk_continues_in_the_same_table() -> None:
@@ -64,7 +65,7 @@ def test_a_prefix_hit_starts_behind_what_was_found() -> None:
 def test_a_higher_epoch_brings_a_fresh_table() -> None:
     rows = opened(6)
     batch(rows, grant(0, 0, 6, (7, 2), samples=True))
-    flat = flatten((again := Grant(0, 1, 0, 6, (4, 5), True, Phase.RECOMPUTE),), [rows.apply(again)], 4)
+    flat = batch(rows, Grant(0, 1, 0, 6, (4, 5), True, Phase.RECOMPUTE))
     assert flat.slots.tolist() == [16, 17, 18, 19, 20, 21]
 
 
@@ -85,7 +86,7 @@ def test_a_higher_epoch_brings_a_fresh_table() -> None:
 )
 def test_a_grant_against_the_rules_is_refused(bad: Grant, said: str) -> None:
     with pytest.raises(CallerError, match=said):
-        opened(6).apply(bad)
+        opened(6).apply((bad,))
 
 
 def test_opening_twice_is_refused_and_closing_twice_is_not() -> None:
@@ -96,3 +97,32 @@ def test_opening_twice_is_refused_and_closing_twice_is_not() -> None:
     rows.close(0)
     rows.close(0)
     rows.release(0)
+
+
+def test_rows_and_tables_grow_and_keep_what_they_hold() -> None:
+    """200 requests, one of 700 tokens: more rows, wider tables and longer token rows than there were at first."""
+    rows = Rows(kv_blocks=1000, block_size=4)
+    prompts = {index: 700 if index == 150 else 1 + index % 7 for index in range(200)}
+    for index, length in prompts.items():
+        planned = PlannedRequest(index, 0, length, 2, 2, seed=index)
+        rows.open(planned, prompt_ids(planned, vocab_size=50, prefix_block_size=4))
+    blocks = iter(range(1000))
+    tables = {index: tuple(next(blocks) for _ in range(-(-length // 4))) for index, length in prompts.items()}
+    flat = batch(rows, *(grant(i, 0, length, tables[i], samples=True) for i, length in prompts.items()))
+    assert rows.block_tables() == tables
+    ids = dict(zip(flat.order.tolist(), np.split(flat.token_ids, flat.starts[1:-1]), strict=True))
+    for index, length in prompts.items():
+        planned = PlannedRequest(index, 0, length, 2, 2, seed=index)
+        assert ids[index].tolist() == prompt_ids(planned, vocab_size=50, prefix_block_size=4).tolist()
+    rows.close(150)
+    assert 150 not in rows.block_tables()
+
+
+def test_an_exchange_of_entries_that_are_not_there_is_refused() -> None:
+    rows = opened(6)
+    batch(rows, grant(0, 0, 6, (7, 2), samples=True))
+    rows.rebind(Rebind(0, 0, 1, (5,)))
+    assert rows.block_tables() == {0: (7, 5)}
+    for wrong in (Rebind(0, 0, 1, (5, 6)), Rebind(0, 1, 0, (5,)), Rebind(3, 0, 0, (5,)), Rebind(0, 0, -1, (5,))):
+        with pytest.raises(CallerError, match="to exchange"):
+            rows.rebind(wrong)
