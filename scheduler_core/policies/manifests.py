@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from scheduler_core.spec.experiment import ExperimentSpec
-from scheduler_core.spec.policy import LEAVES_ONLY, SECTIONS, PolicySpec, PoolsSection
+from scheduler_core.spec.policy import LEAVES_ONLY, SECTIONS, ExecutionSection, PolicySpec, PoolsSection
 from scheduler_core.spec.target import Profile, TargetSpec
 from scheduler_core.spec.topology import Topology
 from scheduler_core.types.errors import InputError, Problem
@@ -44,6 +44,7 @@ _POOL = {
     "cache.eviction": "Which cached blocks go first: lru, fifo, lfu, slru (never hit goes first), aged (lfu with "
     "ageing), cost (uses x cost of computing again per size). fifo and cost need prefix radix.",
     **{f"pools.{name}": str(field.description) for name, field in PoolsSection.model_fields.items()},
+    **{f"execution.{name}": str(field.description) for name, field in ExecutionSection.model_fields.items()},
 }
 _POOLS: dict[str, Any] = {
     "layout": "single",
@@ -341,6 +342,13 @@ def _check_split(pools: PoolsSection, topology: Topology) -> None:
         raise InputError(problems)
 
 
+def _check_execution(policy: PolicySpec, target: TargetSpec) -> None:
+    alone = target.modelled is not None and (target.topology is None or target.topology.instances == 1)
+    if policy.execution.overlap not in (None, "none") and not alone:
+        message = "needs one modelled instance: kernels and the instances of a cluster run their steps one by one"
+        raise InputError([Problem("execution.overlap", message)])
+
+
 def _check_served(policy: PolicySpec, *, server: bool) -> None:
     if policy.policy == AS_SERVED.name and not server:
         message = f"{AS_SERVED.name!r} says what a server was started with; this target runs a policy of its own"
@@ -366,6 +374,7 @@ def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, Pol
             _check_served(policy, server=spec.target.server is not None)
             check_against(policy, model_length=model_length, kv_blocks=kv_blocks)
             check_layout(resolved[name], spec.target)
+            _check_execution(resolved[name], spec.target)
         except InputError as error:
             problems += [Problem(f"arms.{name}.{item.where}".rstrip("."), item.message) for item in error.problems]
     if problems:

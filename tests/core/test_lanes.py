@@ -9,14 +9,17 @@ import pytest
 from scheduler_core.drive.driver import Driver
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.policies.manifests import resolve
+from scheduler_core.policies.manifests import resolve, resolve_arms
 from scheduler_core.policies.presets import Capacity, build_instance, overlap_of
 from scheduler_core.sim.cost import StepCost, StepParts
 from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.sim.lanes import Lanes
+from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.parse import parse
 from scheduler_core.spec.target import CopyTime, HostTime, Profile
 from scheduler_core.spec.workload import Tier
 from scheduler_core.testing.builders import ListSink, policy_spec, profile, request
+from scheduler_core.types.errors import InputError
 from scheduler_core.types.intervals import COMPUTE
 from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.records import Finished, RunStarted, Step
@@ -188,3 +191,15 @@ def test_a_stop_nobody_knew_of_wastes_the_step_behind_it() -> None:
     assert len(sink.of(Step)) == 11
     assert [record.output_tokens for record in sink.of(Finished)] == [10]
     assert summary.audit.violations == []
+
+
+@pytest.mark.parametrize(
+    "target", [{"torch": {}}, {"modelled": {"topology": {"groups": {"a": {"count": 2}}}}}], ids=["torch", "cluster"]
+)
+def test_what_runs_its_steps_one_by_one_refuses_an_overlap(target: Any) -> None:
+    layout = "replicas" if "modelled" in target else "single"
+    arm = {"policy": "vllm_v1", "pools": {"layout": layout}, "execution": {"overlap": "pipelined"}}
+    workload = {"arrivals": {"poisson": {"rate_rps": 1}}, "lengths": {"prompt": {"fixed": 5}, "output": {"fixed": 5}}}
+    spec = parse(ExperimentSpec, {"name": "x", "workload": workload, "target": target, "arms": {"a": arm}})
+    with pytest.raises(InputError, match=r"arms\.a\.execution\.overlap.*one modelled instance"):
+        resolve_arms(spec, None)
