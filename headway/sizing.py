@@ -43,7 +43,7 @@ class Machine:
     @property
     def capacity(self) -> Capacity:
         """As policies see it."""
-        return Capacity(kv_blocks=self.kv_blocks, model_length=self.profile.model_length)
+        return Capacity(self.kv_blocks, self.profile.model_length, self.profile)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def simulate(policy: PolicySpec, requests: Sequence[PlannedRequest], machine: Ma
     driver = Driver(
         instance=build_instance(policy, machine.capacity),
         requests=requests,
-        executor=SimulatedExecutor(profile=machine.profile),
+        executor=SimulatedExecutor(profile=machine.profile, block_size=policy.cache.block_size or 16),
         sink=times,
         stop=lambda: False,
         law_interval=4096,

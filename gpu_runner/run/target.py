@@ -79,6 +79,8 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
 
     if overlap_of(policy) is not Overlap.NONE:
         raise InputError([Problem("execution.overlap", "needs a modelled target; kernels run steps one by one")])
+    if policy.cache.host_blocks:
+        raise InputError([Problem("cache.host_blocks", "needs a modelled target; kernels have no host pool yet")])
     blocks = _pool_blocks(policy, spec.kv_blocks)
     settings = EngineSettings(
         model=spec.model,
@@ -111,11 +113,14 @@ def _open_modelled(job: RunJob, spec: ModelledTarget, policy: PolicySpec) -> Tar
     cluster = None if spec.topology is None else _open_cluster(job, spec, spec.topology, policy)
     blocks = _pool_blocks(policy, spec.kv_blocks or profile.kv_blocks)
     executor = SimulatedExecutor(
-        profile=profile, noise_seed=job.noise_seed if spec.noise else None, overlap=overlap_of(policy)
+        profile=profile,
+        noise_seed=job.noise_seed if spec.noise else None,
+        overlap=overlap_of(policy),
+        block_size=_block_size(policy),
     )
     return Target(
         executor=executor if cluster is None else cluster.executors[0],
-        capacity=Capacity(kv_blocks=blocks, model_length=profile.model_length),
+        capacity=Capacity(blocks, profile.model_length, profile),
         level="simulation",
         source="modelled",
         loaded=Loaded(start_ns=0, end_ns=0),
@@ -135,10 +140,12 @@ def _open_cluster(job: RunJob, spec: ModelledTarget, topology: Topology, policy:
     for name, group in topology.groups.items():
         profile = job.group_profiles.get(name, job.profile)
         blocks = _pool_blocks(policy, group.kv_blocks or spec.kv_blocks or profile.kv_blocks)
-        capacities[name] = Capacity(kv_blocks=blocks, model_length=profile.model_length)
+        capacities[name] = Capacity(blocks, profile.model_length, profile)
         for _ in range(group.count):
             seed = job.noise_seed + len(executors) if spec.noise else None
-            executors.append(SimulatedExecutor(profile=profile, noise_seed=seed, outputs=outputs))
+            executors.append(
+                SimulatedExecutor(profile=profile, noise_seed=seed, outputs=outputs, block_size=_block_size(policy))
+            )
             costs.append(StepCost(profile))
 
     def prefill_ns(index: int, tokens: int) -> Ns:

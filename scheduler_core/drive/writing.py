@@ -55,6 +55,9 @@ def step_record(
         paused=now.paused,
         budget=planned.budget,
         instance=instance,
+        host_used=now.host_used,
+        copied_out=len(plan.copies_out),
+        copied_in=len(plan.copies_in),
     )
 
 

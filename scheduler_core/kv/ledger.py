@@ -104,6 +104,10 @@ class Ledger:
             self.release(own, fence=fence)
         return present
 
+    def retract(self, blocks: Sequence[int]) -> None:
+        """Leased ``blocks`` do not hold what was published of them after all."""
+        self._index.retract(blocks)
+
     def release(self, table: Sequence[int], *, fence: int | None = None) -> None:
         """End one lease of each block, last block first (V-24), at once or when ``fence`` is lifted."""
         freed, leases = [], self._leases

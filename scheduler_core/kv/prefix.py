@@ -42,6 +42,9 @@ class PrefixIndex(Protocol):
         empty where an index takes duplicates (V-23).
         """
 
+    def retract(self, blocks: Sequence[int]) -> None:
+        """Leased ``blocks`` do not hold what was published of them after all: the step that fills them is not run."""
+
     def evict(self, count: int) -> list[Evicted]:
         """Give up at least ``count`` idle blocks, in order; there must be as many. May give up more (G-22)."""
 
@@ -75,6 +78,9 @@ class NoPrefixIndex:
 
     def publish(self, keys: Sequence[Hashable], table: Sequence[int], span: tuple[int, int]) -> list[int]:
         return []
+
+    def retract(self, blocks: Sequence[int]) -> None:
+        return None
 
     def evict(self, count: int) -> list[Evicted]:
         return []

@@ -91,18 +91,18 @@ class HashIndex:
 
     def evict(self, count: int) -> list[Evicted]:
         """Give up exactly ``count`` blocks; a spare with the same key takes the place of each."""
-        key_of, spares, pop = self._key_of, self._spares, self._idle.pop
+        pop = self._idle.pop
         evicted = []
         for _ in range(count):
             block = pop()
-            key = key_of[block]
-            evicted.append(Evicted(key, block))
-            key_of[block] = None
-            if key in spares:
-                self._drop_spare(key, block)
-            else:
-                del self._block_of[key]
+            evicted.append(Evicted(self._drop(block), block))
         return evicted
+
+    def retract(self, blocks: Sequence[int]) -> None:
+        """Forget what the blocks hold; they are leased, so they are not in the order."""
+        for block in blocks:
+            if self._key_of[block] is not None:
+                self._drop(block)
 
     def eviction_order(self) -> list[int]:
         """Idle blocks, next to be evicted first."""
@@ -116,11 +116,17 @@ class HashIndex:
             if block in self._idle and (key is None or leases[block]):
                 raise LawError(f"block {block} is idle with key {key} and {leases[block]} leases")
 
-    def _drop_spare(self, key: Hashable, block: int) -> None:
-        spares = self._spares[key]
+    def _drop(self, block: int) -> Hashable:
+        """Forget what ``block`` holds, and return its key."""
+        key, self._key_of[block] = self._key_of[block], None
+        spares = self._spares.get(key)
+        if spares is None:
+            del self._block_of[key]
+            return key
         if self._block_of[key] == block:
             self._block_of[key] = spares.pop(0)
         else:
             spares.remove(block)
         if not spares:
             del self._spares[key]
+        return key

@@ -127,6 +127,11 @@ class RadixIndex:
             self._append(node, list(keys[matched:stop]), list(table[matched:stop]))
         return found[start:]
 
+    def retract(self, blocks: Sequence[int]) -> None:
+        """Nothing to do: the tree is filled by steps that have come back (G-25)."""
+        if any(self._node_of[block] is not None for block in blocks):
+            raise CallerError(f"blocks {list(blocks)} were published before the step that fills them came back")
+
     def evict(self, count: int) -> list[Evicted]:
         """Give up leaves, smallest rank first, until ``count`` blocks are gone; often a few more (G-22)."""
         evicted: list[Evicted] = []

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 class CacheRules:
     """How cached prompt beginnings are found and in which order they go.
 
-    ``index`` is ``none``, ``hash`` or ``radix``; ``eviction`` one of `scheduler_core.kv.eviction.EVICTIONS`.
+    ``index`` is ``none``, ``hash`` or ``radix``; ``eviction`` one of `scheduler_core.kv.eviction.EVICTIONS`. The host
+    pool has ``host_blocks`` blocks; with ``offload`` evicted beginnings are written to it and loaded again on a hit.
     """
 
     index: str = "hash"
     eviction: str = "lru"
+    host_blocks: int = 0
+    offload: bool = False

@@ -43,6 +43,7 @@ _POOL = {
     "segments without duplicates, filled after each prefill step and at the end, evicted leaf by leaf).",
     "cache.eviction": "Which cached blocks go first: lru, fifo, lfu, slru (never hit goes first), aged (lfu with "
     "ageing), cost (uses x cost of computing again per size). fifo and cost need prefix radix.",
+    "cache.host_blocks": "KV blocks of the pool in host memory, for requests that are swapped out. 0: none.",
     **{f"pools.{name}": str(field.description) for name, field in PoolsSection.model_fields.items()},
     **{f"execution.{name}": str(field.description) for name, field in ExecutionSection.model_fields.items()},
 }
@@ -54,6 +55,11 @@ _POOLS: dict[str, Any] = {
     "reserve": "ready",
     "move": "after",
     "look_every_ms": 0,
+}
+_PREEMPTS = {
+    "cache.preemption": "A request that has to stop for want of blocks: recompute; swap (copied to host memory and "
+    "back); keep (waits with the blocks it has); cheapest (recompute or swap, by estimated time). swap and cheapest "
+    "need host_blocks.",
 }
 _QUEUE = {
     "batch.size": "Most requests running at once.",
@@ -71,7 +77,7 @@ STATIC = Manifest(
         {
             "policy": "static",
             "order": {"by": "arrival"},
-            "cache": {"block_size": 16, "prefix": "none", "eviction": "lru", "admit": "limit"},
+            "cache": {"block_size": 16, "prefix": "none", "eviction": "lru", "host_blocks": 0, "admit": "limit"},
             "batch": {"size": 8, "token_budget": 8192, "chunked_prefill": True, "max_wait_ms": 0, "queue_limit": 0},
             "pools": _POOLS,
             "execution": {"overlap": "none"},
@@ -86,6 +92,15 @@ STATIC = Manifest(
     builder="scheduler_core.policies.presets:static",
 )
 
+_CACHE = {
+    "block_size": 16,
+    "prefix": "none",
+    "eviction": "lru",
+    "preemption": "recompute",
+    "host_blocks": 0,
+    "admit": "known",
+}
+
 VLLM_V1 = Manifest(
     name="vllm_v1",
     version="0.33.0",
@@ -97,7 +112,7 @@ VLLM_V1 = Manifest(
         {
             "policy": "vllm_v1",
             "order": {"by": "arrival"},
-            "cache": {"block_size": 16, "prefix": "hash", "eviction": "lru", "watermark": 0, "admit": "known"},
+            "cache": {**_CACHE, "prefix": "hash", "watermark": 0},
             "batch": {
                 "size": 64,
                 "token_budget": 2048,
@@ -113,6 +128,7 @@ VLLM_V1 = Manifest(
         "order.by": "Who is next: arrival; priority (tier, then arrival); urgency (priority, and takes a slot of a "
         "full batch from a worse request); shortest (declared output, aged). Also decides who is preempted.",
         **_POOL,
+        **_PREEMPTS,
         "cache.watermark": "Share of the pool kept free when a request is admitted beside running ones.",
         "cache.admit": "Room that must be in sight to admit: known tokens, or prompt + output limit (never preempts).",
         **_QUEUE,
@@ -128,7 +144,7 @@ def _defaults(policy: str, *, cache: dict[str, Any], batch: dict[str, Any]) -> P
         {
             "policy": policy,
             "order": {"by": "arrival"},
-            "cache": {"block_size": 16, "prefix": "none", "eviction": "lru", "admit": "known", **cache},
+            "cache": {**_CACHE, **cache},
             "batch": {"size": 64, "token_budget": 2048, "chunked_prefill": True, "queue_limit": 0, **batch},
             "pools": _POOLS,
             "execution": {"overlap": "none"},
@@ -147,6 +163,7 @@ SARATHI = Manifest(
     defaults=_defaults("sarathi", cache={"watermark": 0.01}, batch={"token_budget": 512}),
     settable={
         **_UNCACHED,
+        **_PREEMPTS,
         **_QUEUE,
         "batch.token_budget": "Chunk size: most tokens of a step, unless more requests than that decode.",
         "cache.watermark": "Share of the pool kept free when a request is admitted beside running ones.",
@@ -161,7 +178,7 @@ NANO = Manifest(
     summary="A step either prefills or decodes; only the first prompt of a batch may be cut; tail preemption.",
     citation="nano-vllm bb823b3.",
     defaults=_defaults("nano", cache={"prefix": "hash"}, batch={}),
-    settable={**_POOL, **_QUEUE},
+    settable={**_POOL, **_PREEMPTS, **_QUEUE},
     builder="scheduler_core.policies.presets:nano",
 )
 
@@ -184,7 +201,7 @@ SGLANG = Manifest(
     "least advanced when that was too little.",
     citation="SGLang 0.5.23; rules G-01, G-08, G-09, G-12, G-16 to G-25.",
     defaults=_defaults("sglang", cache={"prefix": "radix"}, batch={"token_budget": 8192}),
-    settable={**_POOL, **_QUEUE},
+    settable={**_POOL, **_PREEMPTS, **_QUEUE},
     builder="scheduler_core.policies.presets:sglang",
 )
 
@@ -266,6 +283,10 @@ def resolve(spec: PolicySpec) -> PolicySpec:
                 f"{cache['eviction']} may drop a beginning before what follows it, which block hashes then find no "
                 "more; use it with prefix radix, or one of lru, lfu, slru, aged",
             )
+        )
+    if cache.get("preemption") in ("swap", "cheapest") and not cache.get("host_blocks"):
+        problems.append(
+            Problem("cache.preemption", f"{cache['preemption']} copies to host memory: set cache.host_blocks as well")
         )
     if problems:
         raise InputError(problems)

@@ -3,13 +3,16 @@
 from dataclasses import replace
 
 from scheduler_core.kv.rules import CacheRules
+from scheduler_core.policies.preemption import CheaperWay, KeepBlocks, SwapOut
 from scheduler_core.sched.decisions import Publish
-from scheduler_core.sched.policy import PolicySet
+from scheduler_core.sched.policy import PolicySet, Preemption
 from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.target import Profile
+from scheduler_core.types.errors import InputError, Problem
 
 
-def with_pool(policy: PolicySet, spec: PolicySpec) -> PolicySet:
-    """``policy`` with what the resolved ``spec`` says about its cache.
+def with_pool(policy: PolicySet, spec: PolicySpec, profile: Profile | None) -> PolicySet:
+    """``policy`` with what the resolved ``spec`` says about its cache, on a target that steps as ``profile`` says.
 
     A radix tree takes no duplicates, and a block table cannot be exchanged under a step that still writes: it is filled
     when steps come back, whatever the preset does with block hashes (G-25).
@@ -20,5 +23,20 @@ def with_pool(policy: PolicySet, spec: PolicySpec) -> PolicySet:
         policy,
         prefix_cache=index != "none",
         publish=Publish.AT_CHUNK if index == "radix" else policy.publish,
-        cache=CacheRules(index=index, eviction=cache.eviction or "lru"),
+        cache=CacheRules(index=index, eviction=cache.eviction or "lru", host_blocks=cache.host_blocks or 0),
+        preemption=_preemption(spec, policy.limits.block_size, profile),
     )
+
+
+def _preemption(spec: PolicySpec, block_size: int, profile: Profile | None) -> Preemption | None:
+    way = spec.cache.preemption
+    if way == "swap":
+        return SwapOut()
+    if way == "keep":
+        return KeepBlocks()
+    if way != "cheapest":
+        return None
+    if profile is None or profile.link is None:
+        message = "cheapest compares times, and nothing says what copies and steps take here; use swap or recompute"
+        raise InputError([Problem("cache.preemption", message)])
+    return CheaperWay(profile.link, profile.cost, block_size)

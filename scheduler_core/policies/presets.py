@@ -36,6 +36,7 @@ from scheduler_core.sched.decisions import Place, Publish, Retain
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.policy import Limits, Order, PolicySet
 from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.target import Profile
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.time import ns_from_ms
@@ -43,10 +44,14 @@ from scheduler_core.types.time import ns_from_ms
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the target offers: usable KV blocks, and the longest sequence of its model in tokens."""
+    """What the target offers: usable KV blocks, and the longest sequence of its model in tokens.
+
+    ``profile`` says how long its steps and copies take, where that is known; policies may plan by it.
+    """
 
     kv_blocks: int
     model_length: int
+    profile: Profile | None = None
 
 
 def static(spec: PolicySpec, limits: Limits) -> PolicySet:
@@ -162,7 +167,7 @@ def build_policy(spec: PolicySpec, capacity: Capacity) -> PolicySet:
     full = resolve(spec)
     module, _, function = manifest_of(full.policy).builder.partition(":")
     builder = cast(Callable[[PolicySpec, Limits], PolicySet], getattr(import_module(module), function))
-    return with_pool(builder(full, _limits(full, capacity)), full)
+    return with_pool(builder(full, _limits(full, capacity)), full, capacity.profile)
 
 
 def build_instance(spec: PolicySpec, capacity: Capacity) -> Instance:

@@ -6,12 +6,13 @@ from scheduler_core.types.errors import CallerError
 
 
 class State(IntEnum):
-    """Where a live request is; each has exactly one."""
+    """Where a live request is; each has exactly one. A paused one keeps its blocks, a swapped one has host blocks."""
 
     QUEUED = auto()
     RUNNING = auto()
     PAUSED = auto()
     PARKED = auto()
+    SWAPPED = auto()
     ENDED = auto()
 
 
@@ -25,6 +26,8 @@ class Event(IntEnum):
     PARK = auto()
     LODGE = auto()
     DEPART = auto()
+    SWAP_OUT = auto()
+    SWAP_IN = auto()
     FINISH = auto()
     FAIL = auto()
     ABORT = auto()
@@ -48,8 +51,15 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.PARKED, Event.ABORT): State.ENDED,
     (State.PAUSED, Event.RESUME): State.RUNNING,
     (State.PAUSED, Event.PREEMPT): State.QUEUED,
+    (State.PAUSED, Event.FINISH): State.ENDED,  # as below, paused while its last step was in flight
     (State.PAUSED, Event.FAIL): State.ENDED,
     (State.PAUSED, Event.ABORT): State.ENDED,
+    (State.RUNNING, Event.SWAP_OUT): State.SWAPPED,
+    (State.SWAPPED, Event.SWAP_IN): State.RUNNING,
+    (State.SWAPPED, Event.PREEMPT): State.QUEUED,
+    (State.SWAPPED, Event.FINISH): State.ENDED,
+    (State.SWAPPED, Event.FAIL): State.ENDED,
+    (State.SWAPPED, Event.ABORT): State.ENDED,
 }
 
 

@@ -22,11 +22,13 @@ class LiveRequest(Progress):
     `scheduler_core.sched.cohort`: while ``joined`` is not `APART`, the cursors are those of that tick.
     ``keys`` are the prefix identities of its full blocks as far as needed, ``published`` how many of them are indexed.
     ``lost_until`` is the position up to which tokens had been computed before the last preemption.
+    While it is swapped out, ``host_table`` are the host blocks that hold the KV of its first ``saved`` tokens.
     """
 
     __slots__ = (
         "blocks",
         "hit_tokens",
+        "host_table",
         "id",
         "joined",
         "keys",
@@ -36,6 +38,7 @@ class LiveRequest(Progress):
         "preemptions",
         "published",
         "run_seq",
+        "saved",
         "seq",
         "spec",
         "state",
@@ -52,6 +55,8 @@ class LiveRequest(Progress):
         self.stop_at = min(spec.prompt_tokens + spec.output_limit, model_length)
         self.blocks = 0
         self.table: list[int] = []
+        self.host_table: list[int] = []
+        self.saved = 0
         self.keys: list[int] = []
         self.published = 0
         self.pledge = 0

@@ -75,6 +75,12 @@ class Progress:
         self.epoch += 1
         return lost
 
+    def restore(self, tokens: int) -> None:
+        """The KV of the first ``tokens`` tokens is back."""
+        if self.granted or not 0 < tokens < self.known + self.promised:
+            raise CallerError(f"cannot restore {tokens} of {self.known} known tokens at {self.granted} granted")
+        self.granted = self.confirmed = tokens
+
     def check(self) -> str | None:
         """What is wrong with the cursors, or None."""
         if 0 <= self.confirmed <= self.granted <= self.known + self.promised:

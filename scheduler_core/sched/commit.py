@@ -108,7 +108,7 @@ def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends:
         release_batch(state)
     state.released.clear()
     if by_chunk:
-        state.memory.take_rebinds()  # nobody keeps block tables here
+        state.memory.take_moves()  # nobody keeps block tables here
     return joined, ended
 
 
@@ -134,7 +134,8 @@ def end(
     elif state.parked.pop(request.id, None) is not None:
         state.released.append(request.id)
     else:
-        state.leave_running(request, granted=granted and request.joined != APART)
+        if state.stopped.pop(request.id, None) is None:
+            state.leave_running(request, granted=granted and request.joined != APART)
         state.released.append(request.id)
         if event is _FINISH and policy.publish is _AT_CHUNK:
             state.memory.publish(request, request.confirmed, fence=state.fence())
@@ -143,6 +144,8 @@ def end(
         state.held.append(request)
     else:
         state.memory.release(request, fence=state.fence())
+        if request.host_table:
+            state.memory.forget_swapped(request)
     return Ended(request.id, outcome, stage, reason, request.emitted)
 
 
@@ -191,6 +194,8 @@ def finish(state: InstanceState, policy: PolicySet, request: LiveRequest, reason
 
 def _fail(state: InstanceState, policy: PolicySet, planned: Planned, failure: str) -> tuple[Ended, ...]:
     live = [state.requests[grant.request] for grant in planned.plan.grants if grant.request in state.requests]
+    for request in live:
+        state.memory.retract(request, request.confirmed)
     ended = tuple(end(state, policy, r, Event.FAIL, outcome=Outcome.FAILED, reason=failure) for r in live)
     release_batch(state)
     return ended

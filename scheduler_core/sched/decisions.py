@@ -5,6 +5,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from scheduler_core.types.reasons import Defer
+from scheduler_core.types.time import Ns
 
 
 class Deferral(NamedTuple):
@@ -14,6 +15,17 @@ class Deferral(NamedTuple):
     need: int
     have: int
     skip: bool = False
+
+
+class Remedy(NamedTuple):
+    """How a request that has to stop gets its KV back: by copying it to the host and back, or by computing it again.
+
+    The estimated times are those that were compared, None where nothing was.
+    """
+
+    swap: bool
+    copy_ns: Ns | None = None
+    recompute_ns: Ns | None = None
 
 
 class Serve(Enum):

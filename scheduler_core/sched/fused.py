@@ -30,7 +30,8 @@ class FusedInstance(Instance):
         state.keeps_records = False
         self._publishes_late = policy.prefix_cache and policy.publish is Publish.AT_CONFIRM
         self._publishes_early = policy.prefix_cache and policy.publish is Publish.AT_GRANT
-        if not policy.prefix_cache:
+        self._copies = policy.cache.host_blocks > 0
+        if not policy.prefix_cache and not self._copies:
             state.memory = CountedMemory(blocks=limits.kv_blocks, block_size=limits.block_size)
         self.undisturbed = Undisturbed(state, policy) if may_be_undisturbed(policy) else None
 
@@ -43,6 +44,11 @@ class FusedInstance(Instance):
     def running(self) -> int:
         """Requests that run. O(1)."""
         return len(self._state.running)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether requests wait, or are stopped, for want of what those that end will give up."""
+        return bool(self._state.waiting or self._state.stopped)
 
     @property
     def cohort(self) -> Cohort:
@@ -63,7 +69,12 @@ class FusedInstance(Instance):
             return None
         number = state.next_step
         state.next_step += 1
-        return FusedStep(number, grants, decoders, state.cohort.context_tokens, repeats)
+        if not self._copies:
+            return FusedStep(number, grants, decoders, state.cohort.context_tokens, repeats)
+        moves = state.memory.take_moves()
+        out, back = len(moves.copies_out), len(moves.copies_in)
+        repeats = repeats and not out and not back
+        return FusedStep(number, grants, decoders, state.cohort.context_tokens, repeats, out, back)
 
     def during(self, step: FusedStep) -> None:
         """Events delivered from now on meet ``step`` as it runs, until it is completed."""

@@ -10,9 +10,10 @@ from scheduler_core.sched.laws import check_conservation, check_liveness, check_
 from scheduler_core.sched.memory import BlockMemory, blocks_for
 from scheduler_core.sched.moving import Leaving, Reserved, depart, lodge, park, reserve, revoke_lodged
 from scheduler_core.sched.plan import Completed, Ended, Occupancy, Planned
-from scheduler_core.sched.planner import StateView, StepBuilder, preempt
+from scheduler_core.sched.planner import StateView, StepBuilder
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
+from scheduler_core.sched.stopping import Stop, requeue
 from scheduler_core.sched.waiting import queue_for
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.plan import StepPlan, StepResult
@@ -93,11 +94,8 @@ class Instance:
         if not builder.grants:
             check_liveness(state, self.next_wakeup(now_ns))
             return None
-        live = state.requests
-        rebinds = tuple(
-            [r for r in state.memory.take_rebinds() if r.request in live and live[r.request].epoch == r.epoch]
-        )
-        plan = StepPlan(state.next_step, tuple(builder.grants.values()), tuple(state.released), rebinds=rebinds)
+        moves = state.memory.take_moves()
+        plan = StepPlan(state.next_step, tuple(builder.grants.values()), tuple(state.released), *moves)
         state.next_step += 1
         state.released.clear()
         planned = Planned(plan, now_ns, builder.stalled(), self.occupancy(), self.policy.limits.token_budget)
@@ -140,7 +138,7 @@ class Instance:
         if live.state is not State.RUNNING:
             raise CallerError(f"request {request} is {live.state.name}, not RUNNING")
         self._state.leave_running(live)
-        preempt(self._state, self.policy, live, revoked=None, reason=Preempt.OPERATOR, now_ns=now_ns)
+        requeue(self._state, self.policy, live, Stop(Preempt.OPERATOR, now_ns))
         release_batch(self._state)
 
     # --- between instances -------------------------------------------------------------------------------------
@@ -230,7 +228,15 @@ class Instance:
     def occupancy(self) -> Occupancy:
         """Counts of blocks and requests now. O(1)."""
         state, memory = self._state, self._state.memory
-        return Occupancy(memory.used, memory.cached, memory.clean, len(state.waiting), len(state.running), 0)
+        return Occupancy(
+            memory.used,
+            memory.cached,
+            memory.clean,
+            len(state.waiting),
+            len(state.running),
+            len(state.stopped),
+            memory.host.used,
+        )
 
     def free_order(self) -> list[int]:
         """Free blocks, next to be allocated first."""

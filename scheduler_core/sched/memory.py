@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from scheduler_core.kv.digest import ChainKeys
+from scheduler_core.kv.host import HostPool
 from scheduler_core.kv.ledger import Ledger
 from scheduler_core.kv.prefix import NoPrefixIndex, PrefixIndex
 from scheduler_core.kv.prefix_hash import HashIndex
@@ -11,8 +12,10 @@ from scheduler_core.kv.prefix_radix import RadixIndex
 from scheduler_core.kv.rules import CacheRules
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.cohort import Cohort
-from scheduler_core.types.errors import LawError
-from scheduler_core.types.plan import Rebind
+from scheduler_core.sched.decisions import Deferral
+from scheduler_core.types.errors import CallerError, LawError
+from scheduler_core.types.plan import BlockCopy, Grant, Moves, Rebind
+from scheduler_core.types.reasons import Defer
 
 
 class Memory(Protocol):
@@ -24,6 +27,7 @@ class Memory(Protocol):
 
     block_size: int
     pledged: int
+    host: HostPool
 
     @property
     def total(self) -> int: ...
@@ -70,14 +74,38 @@ class Memory(Protocol):
     def lift(self, fence: int) -> None:
         """Nothing touches the blocks behind ``fence`` any more."""
 
-    def take_rebinds(self) -> list[Rebind]:
-        """Changes of tables by `publish` since the last call, for the executor."""
+    def retract(self, request: LiveRequest, tokens: int) -> None:
+        """Of what was published of the request, only the blocks filled by the first ``tokens`` positions will be."""
+
+    def shared(self, request: LiveRequest, grant: Grant) -> bool:
+        """Whether another request leases a block that ``grant`` fills."""
+
+    def swap_out(self, request: LiveRequest, tokens: int) -> Deferral | None:
+        """Copy the KV of the first ``tokens`` positions to host blocks and give up the request's blocks.
+
+        Where the host pool has too little room, nothing happens and the numbers are returned.
+        """
+
+    def swap_in(self, request: LiveRequest) -> None:
+        """Lease blocks for what was swapped out, and copy it back; there must be room."""
+
+    def forget_swapped(self, request: LiveRequest) -> None:
+        """Give up what a request has in host memory."""
+
+    def take_moves(self) -> Moves:
+        """Copies and changes of tables since the last call, which are those of the plan being made."""
 
     def free_order(self) -> list[int]:
         """Free blocks, next to be allocated first; empty where blocks have no identity."""
 
     def check(self, tables: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
         """Conservation over the holders' tables and block counts; `LawError` with every term."""
+
+    def check_host(self, tables: Sequence[Sequence[int]]) -> None:
+        """Conservation of the host pool over the host tables of swapped requests; `LawError` with every term."""
+
+
+_NO_MOVES = Moves()
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
@@ -112,7 +140,7 @@ class BlockMemory:
           in cache  this request  not indexed yet
     """
 
-    __slots__ = ("_index", "_keys", "_ledger", "_rebinds", "block_size", "caching", "pledged")
+    __slots__ = ("_in", "_index", "_keys", "_ledger", "_out", "_rebinds", "block_size", "caching", "host", "pledged")
 
     def __init__(self, *, blocks: int, block_size: int, rules: CacheRules, first_block: int = 0) -> None:
         self.block_size = block_size
@@ -121,7 +149,10 @@ class BlockMemory:
         self._index = _index(rules, blocks=first_block + blocks, block_size=block_size)
         self._ledger = Ledger(blocks, self._index, first=first_block)
         self._keys = ChainKeys(block_size)
+        self.host = HostPool(rules.host_blocks)
         self._rebinds: list[Rebind] = []
+        self._out: list[BlockCopy] = []
+        self._in: list[BlockCopy] = []
 
     @property
     def total(self) -> int:
@@ -204,9 +235,43 @@ class BlockMemory:
     def lift(self, fence: int) -> None:
         self._ledger.lift(fence)
 
-    def take_rebinds(self) -> list[Rebind]:
-        rebinds, self._rebinds = self._rebinds, []
-        return rebinds
+    def retract(self, request: LiveRequest, tokens: int) -> None:
+        full = tokens // self.block_size
+        if request.published > full:
+            self._ledger.retract(request.table[full : request.published])
+            request.published = full
+
+    def shared(self, request: LiveRequest, grant: Grant) -> bool:
+        filled = request.table[grant.start // self.block_size :]
+        return any(self._ledger.leases(block) > 1 for block in filled)
+
+    def swap_out(self, request: LiveRequest, tokens: int) -> Deferral | None:
+        count = blocks_for(tokens, self.block_size)
+        if count > self.host.available:
+            return Deferral(Defer.HOST_FULL, count, self.host.available)
+        request.host_table, request.saved = self.host.hold(count), tokens
+        self._out += map(BlockCopy, request.table, request.host_table)
+        self.release(request)
+        return None
+
+    def swap_in(self, request: LiveRequest) -> None:
+        self.grow(request, len(request.host_table))
+        self._in += map(BlockCopy, request.host_table, request.table)
+        request.restore(request.saved)
+        request.hit_tokens = request.saved
+        self.forget_swapped(request)
+
+    def forget_swapped(self, request: LiveRequest) -> None:
+        self.host.give_back(request.host_table)
+        request.host_table, request.saved = [], 0
+
+    def take_moves(self) -> Moves:
+        if not (self._out or self._in or self._rebinds):
+            return _NO_MOVES
+        moves = Moves(tuple(self._out), tuple(self._in), tuple(self._rebinds))
+        self._out, self._in, self._rebinds = [], [], []
+        self.host.settle()
+        return moves
 
     def free_order(self) -> list[int]:
         return self._ledger.free_order()
@@ -215,6 +280,9 @@ class BlockMemory:
         self._ledger.check(tables)
         if [len(table) for table in tables] != list(counts):
             raise LawError(f"requests count {list(counts)} blocks, their tables are {list(tables)}")
+
+    def check_host(self, tables: Sequence[Sequence[int]]) -> None:
+        self.host.check(tables)
 
 
 def _index(rules: CacheRules, *, blocks: int, block_size: int) -> PrefixIndex:
@@ -226,11 +294,12 @@ def _index(rules: CacheRules, *, blocks: int, block_size: int) -> PrefixIndex:
 class CountedMemory:
     """Blocks as numbers: enough where nothing is cached and no kernel writes, and O(1) per step for a cohort."""
 
-    __slots__ = ("block_size", "cached", "free", "pledged", "total")
+    __slots__ = ("block_size", "cached", "free", "host", "pledged", "total")
 
     def __init__(self, *, blocks: int, block_size: int) -> None:
         self.block_size = block_size
         self.pledged = self.cached = 0
+        self.host = HostPool(0)
         self.total = self.free = blocks
 
     @property
@@ -281,8 +350,23 @@ class CountedMemory:
     def lift(self, fence: int) -> None:
         return None
 
-    def take_rebinds(self) -> list[Rebind]:
-        return []
+    def retract(self, request: LiveRequest, tokens: int) -> None:
+        return None
+
+    def shared(self, request: LiveRequest, grant: Grant) -> bool:
+        return False
+
+    def swap_out(self, request: LiveRequest, tokens: int) -> Deferral | None:
+        return Deferral(Defer.HOST_FULL, blocks_for(tokens, self.block_size), 0)
+
+    def swap_in(self, request: LiveRequest) -> None:
+        raise CallerError(f"request {request.id} was never swapped out: there is no host pool")
+
+    def forget_swapped(self, request: LiveRequest) -> None:
+        return None
+
+    def take_moves(self) -> Moves:
+        return _NO_MOVES
 
     def free_order(self) -> list[int]:
         return []
@@ -291,3 +375,7 @@ class CountedMemory:
         held = sum(counts)
         if self.free + held != self.total:
             raise LawError(f"free {self.free} + held {held} != total {self.total}")
+
+    def check_host(self, tables: Sequence[Sequence[int]]) -> None:
+        if any(tables):
+            raise LawError(f"requests say that they have host blocks {list(tables)}, and there is no host pool")

@@ -10,7 +10,7 @@ from scheduler_core.types.time import Ns
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Counts after planning: KV blocks by account, requests by place."""
+    """Counts after planning: KV blocks by account, requests by place, host blocks that hold something."""
 
     kv_used: int
     kv_cached: int
@@ -18,6 +18,7 @@ class Occupancy:
     waiting: int
     running: int
     paused: int
+    host_used: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class FusedStep(NamedTuple):
     """A step in which ``decoders`` members of the cohort got one token each, and others got ``grants``.
 
     ``context_tokens`` are the KV positions that the decoders read. ``may_repeat``: as long as no event comes and the
-    pool has room, the next step is the same again.
+    pool has room, the next step is the same again. ``copied_out`` and ``copied_in`` are blocks copied to and from the
+    host.
     """
 
     id: int
@@ -43,6 +45,8 @@ class FusedStep(NamedTuple):
     decoders: int
     context_tokens: int
     may_repeat: bool
+    copied_out: int = 0
+    copied_in: int = 0
 
 
 class Ended(NamedTuple):

@@ -2,18 +2,19 @@
 
 from collections.abc import Iterable
 
-from scheduler_core.request.lifecycle import Event, State
+from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.admission import first_length, start
-from scheduler_core.sched.decisions import Deferral, Place, Publish, Serve
+from scheduler_core.sched.decisions import Deferral, Publish, Serve
 from scheduler_core.sched.memory import shortage
 from scheduler_core.sched.policy import PolicySet, Watch
 from scheduler_core.sched.state import InstanceState
+from scheduler_core.sched.stopping import Stop, pause, requeue, stop, take_back, youngest_paused
 from scheduler_core.sched.view import RequestView
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.plan import Grant, Phase
 from scheduler_core.types.reasons import Defer, Preempt, Stall
-from scheduler_core.types.records import Admitted, Deferred, Preempted
+from scheduler_core.types.records import Admitted, Deferred
 from scheduler_core.types.time import Ns
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
@@ -88,6 +89,7 @@ class StepBuilder:
         self._view = StateView(state, 0, self._budget)
         self._publishes = policy.prefix_cache and policy.publish is Publish.AT_GRANT
         self._closes = policy.slots is None and not policy.admits_without_budget
+        self._keeps = policy.preemption is not None and policy.preemption.keeps
         self.grants: dict[int, Grant] = {}
         self.decoders = 0  # members of the cohort served in this step
         self.preempted = False
@@ -99,7 +101,18 @@ class StepBuilder:
         view.now_ns, view.budget_left = now_ns, self._budget
         self.grants = {}
         self.decoders, self.preempted, self.deferral = 0, False, None
-        passes = self._passes(view)
+        self._round()
+        while self.state.stopped and not self.grants and not self.decoders and self._revoke():
+            self._round()
+        if self.state.keeps_records:
+            self._record_deferral()
+        self._assert_limits()
+        if self.policy.watch is not None:
+            self._tell(self.policy.watch)
+
+    def _round(self) -> None:
+        """Serve and admit in the order that the shape says."""
+        passes = self._passes(self._view)
         admits = False
         for item in passes.order:
             if item.serve is _WAITING:
@@ -111,11 +124,6 @@ class StepBuilder:
                 break
         if not admits and passes.closed is not None:
             self._defer_head(passes.closed)
-        if self.state.keeps_records:
-            self._record_deferral()
-        self._assert_limits()
-        if self.policy.watch is not None:
-            self._tell(self.policy.watch)
 
     def _tell(self, watch: Watch) -> None:
         if self.preempted:
@@ -186,6 +194,9 @@ class StepBuilder:
         """Stop victims until ``need`` blocks are free (V-14); false if the requester was one or none is left."""
         memory = self.state.memory
         while memory.free < need:
+            if self._keeps:
+                self._pause(request, need)
+                return False
             picked = self.policy.victim.pick(request, self.state.running.values())
             if picked is None:
                 return False
@@ -207,8 +218,24 @@ class StepBuilder:
 
     def _stop(self, victim: LiveRequest, reason: Preempt, *, revoked: Grant | None, served: bool) -> None:
         self.state.leave_running(victim, granted=served)
-        preempt(self.state, self.policy, victim, revoked=revoked, reason=reason, now_ns=self._view.now_ns)
+        stop(self.state, self.policy, victim, Stop(reason, self._view.now_ns, revoked))
         self.preempted = True
+
+    def _pause(self, request: LiveRequest, need: int) -> None:
+        """``request`` waits with its blocks until others give up theirs."""
+        why = Stop(self.policy.victim.reason, self._view.now_ns)
+        pause(self.state, request, why, (need, self.state.memory.free))
+        self.preempted = True
+
+    def _revoke(self) -> bool:
+        """Nothing moves and no step in flight will change that: take what the youngest paused request keeps."""
+        request = None if self.state.in_flight else youngest_paused(self.state)
+        if request is None:
+            return False
+        del self.state.stopped[request.id]
+        requeue(self.state, self.policy, request, Stop(Preempt.REVOKED, self._view.now_ns))
+        self.preempted = False  # what it gave up is for those who wait
+        return True
 
     # --- members of the cohort ---------------------------------------------------------------------------------
 
@@ -233,14 +260,15 @@ class StepBuilder:
         state, memory = self.state, self.state.memory
         for member in state.cohort.growing():
             while member.joined != APART and memory.free < 1:
+                if self._keeps:
+                    self._pause(member, 1)
+                    break
                 picked = self.policy.victim.pick(member, state.running.values())
                 if picked is None:
                     raise LawError(f"request {member.id} needs a block, none is free and nobody may be stopped")
                 victim = state.running[picked.id]
-                # Those admitted before have been served in this step: they have their block, and it may be full.
+                # Those admitted before have been served in this step: they have their block.
                 served = victim.joined != APART and victim.run_seq < member.run_seq
-                if served and self._publishes:
-                    memory.publish(victim, state.cohort.known(victim))
                 self._stop(victim, self.policy.victim.reason, revoked=None, served=served)
             if member.joined != APART:
                 memory.grow_member(member)
@@ -266,6 +294,8 @@ class StepBuilder:
         if self.preempted and not self.policy.admits_after_preemption:
             self._defer_head(Deferral(_PREEMPTED_THIS_STEP, 0, 0))
             return
+        if self.state.stopped and not self._return_stopped():
+            return
         waiting = self.state.waiting
         if not waiting:
             return
@@ -283,6 +313,45 @@ class StepBuilder:
             skipped.append(waiting.take())
         for entry in reversed(skipped):
             waiting.restore(entry)
+
+    def _return_stopped(self) -> bool:
+        """Let stopped requests go on, in order of their admission; false when one of them has to wait on."""
+        for request in sorted(self.state.stopped.values(), key=lambda request: request.run_seq):
+            deferral = self._try_return(request)
+            if deferral is not None:
+                self.deferral = (request, deferral)
+                return False
+        return True
+
+    def _try_return(self, request: LiveRequest) -> Deferral | None:
+        """As `_try_admit`, for a request that has its computed tokens in blocks of its own or in the host."""
+        memory, size = self.state.memory, self._block_size
+        resident = len(self.state.running) + len(self.state.held)
+        if resident >= self._size:
+            return Deferral(_BATCH_FULL, resident + 1, self._size)
+        if request.promised:  # its last step is still in flight
+            return Deferral(_PREEMPTED_THIS_STEP, 0, 0)
+        computed = request.granted or request.saved
+        want = request.known - computed
+        limits, view = self.policy.limits, self._view
+        length = first_length(
+            request, want, most=self._limit(request, want, view), left=view.budget_left, limits=limits
+        )
+        if length == 0:
+            return Deferral(_NO_BUDGET, min(want, self._budget), view.budget_left)
+        reserve = -(-max(self.policy.reserve.tokens(request), request.known) // size) - request.blocks
+        deferral = self.policy.admission.decide(reserve, memory.free - memory.pledged, view)
+        first = -(-(computed + length) // size) - request.blocks
+        if deferral is None and first > memory.free:
+            deferral = Deferral(_NO_BLOCKS, first, memory.free)
+        if deferral is not None:
+            return deferral
+        swapped = request.saved > 0
+        take_back(self.state, request, view.now_ns)
+        blocks = tuple(request.table) if swapped else ()
+        blocks += memory.grow(request, -(-(computed + length) // size) - request.blocks)
+        self._grant(request, length, blocks, first=swapped)
+        return None
 
     def _closed(self) -> bool:
         """Whether nobody can come in, whoever it is; not asked where the reason has to be told with its numbers."""
@@ -327,11 +396,17 @@ class StepBuilder:
         """Stop a running request for the sake of ``head``, if the policy has slots change hands."""
         if self.policy.slots is None:
             return False
-        picked = self.policy.slots.pick(head, self.state.running.values())
+        candidates = [request for request in self.state.running.values() if not self._relied_on(request)]
+        picked = self.policy.slots.pick(head, candidates) if candidates else None
         if picked is None:
             return False
         self._preempt(self.state.running[picked.id], _PRIORITY)
         return True
+
+    def _relied_on(self, request: LiveRequest) -> bool:
+        """Whether somebody let in in this step counts on what its grant computes, or it has only just come in."""
+        grant = self.grants.get(request.id)
+        return grant is not None and (grant.start == grant.hit_tokens or self.state.memory.shared(request, grant))
 
     def _start(self, request: LiveRequest, hits: list[int], reserve: int) -> None:
         state = self.state
@@ -379,28 +454,3 @@ class StepBuilder:
             raise LawError(f"granted {granted} + left {left} != budget {self._budget}")
         if len(state.running) + len(state.held) > self._size:
             raise LawError(f"{len(state.running)} running + {len(state.held)} held > {self._size}")
-
-
-def preempt(
-    state: InstanceState, policy: PolicySet, victim: LiveRequest, *, revoked: Grant | None, reason: Preempt, now_ns: Ns
-) -> None:
-    """Take the blocks of a request that has just left the running order and put it back into the queue (V-16).
-
-    Steps execute in launch order, so its blocks may be written by a later step even while one of its own is still in
-    flight; they need no fence. ``revoked`` is its grant in the step being planned.
-    """
-    victim.apply(Event.PREEMPT)
-    state.released.append(victim.id)
-    epoch = victim.epoch
-    lost = victim.restart(revoked)
-    victim.lost_until = max(victim.lost_until, lost)
-    victim.preemptions += 1
-    held = state.memory.release(victim)
-    if policy.requeue is Place.FRONT:
-        state.waiting.push_front(victim)
-    elif policy.requeue is Place.BACK:
-        state.waiting.push_back(victim, policy.order.key(victim))
-    else:
-        state.waiting.push(victim, policy.order.key(victim))
-    if state.keeps_records:
-        state.records.append(Preempted(now_ns, victim.id, epoch, reason.value, held, lost, state.next_step))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler_core.kv.rules import CacheRules
-from scheduler_core.sched.decisions import Deferral, Passes, Place, Publish, Retain
+from scheduler_core.sched.decisions import Deferral, Passes, Place, Publish, Remedy, Retain
 from scheduler_core.sched.view import RequestView, View
 from scheduler_core.types.reasons import Preempt
 from scheduler_core.types.time import Ns
@@ -116,6 +116,20 @@ class Victim(Protocol):
         """One of ``running`` (in order of admission), possibly the requester; None if nobody may be stopped."""
 
 
+class Preemption(Protocol):
+    """What becomes of the KV of a request that has to stop for want of blocks?"""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a request that finds no block waits with those it has, instead of taking another's.
+
+        What paused requests keep is revoked, youngest first, when nothing moves otherwise.
+        """
+
+    def weigh(self, tokens: int, blocks: int) -> Remedy:
+        """How to get ``tokens`` computed tokens in ``blocks`` blocks back."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Plain numbers of a policy. ``token_budget`` is per step, all phases; ``queue_limit`` 0 means none."""
@@ -131,7 +145,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySet:
-    """A complete policy for one instance."""
+    """A complete policy for one instance. Without ``preemption``, who has to stop is always computed again."""
 
     name: str
     limits: Limits
@@ -146,6 +160,7 @@ class PolicySet:
     retain: Retain = Retain.REQUEST
     prefix_cache: bool = False
     cache: CacheRules = field(default_factory=CacheRules)
+    preemption: Preemption | None = None
     slots: Slots | None = None
     account: Account | None = None
     watch: Watch | None = None

@@ -16,9 +16,10 @@ class InstanceState:
     """Requests by place, the pool, steps in flight, and records not yet taken.
 
     ``running`` is in order of admission; ``apart`` are those of them that are no members of the ``cohort``, in the same
-    order. ``held`` are finished requests whose slot and blocks stay taken until their batch ends. ``parked`` and
-    ``lodged`` are those of `sched.moving`; the latter are waiting, too. ``fused_step`` is a fused step while events are
-    delivered during it. ``deferred`` is the last reported (request, reason): a record is written only on change.
+    order. ``stopped`` hold blocks, on the device or in the host, and go on before anybody new (`sched.stopping`).
+    ``held`` are finished requests whose slot and blocks stay taken until their batch ends. ``parked`` and ``lodged``
+    are those of `sched.moving`; the latter are waiting, too. ``fused_step`` is a fused step while events are delivered
+    during it. ``deferred`` is the last reported (request, reason): a record is written only on change.
     """
 
     memory: Memory
@@ -29,6 +30,7 @@ class InstanceState:
     waiting: Queue = field(default_factory=WaitingQueue)
     running: dict[int, LiveRequest] = field(default_factory=dict)
     apart: dict[int, LiveRequest] = field(default_factory=dict)
+    stopped: dict[int, LiveRequest] = field(default_factory=dict)
     held: list[LiveRequest] = field(default_factory=list)
     parked: dict[int, LiveRequest] = field(default_factory=dict)
     lodged: dict[int, LiveRequest] = field(default_factory=dict)

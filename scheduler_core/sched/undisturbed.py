@@ -43,6 +43,7 @@ def may_be_undisturbed(policy: PolicySet) -> bool:
         for item in fields(policy)
         if item.name not in _KNOWN
     )
+    plain = plain and not policy.cache.host_blocks
     return plain and policy.groups_decodes and policy.publish is Publish.AT_GRANT and policy.retain is Retain.REQUEST
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from scheduler_core.sim.noise import standard_normal
 from scheduler_core.spec.target import Knots, Profile
+from scheduler_core.types.errors import CallerError
 from scheduler_core.types.shape import StepShape
 from scheduler_core.types.time import Ns
 
@@ -13,13 +14,17 @@ _LISTED = 4096
 
 
 class StepParts(NamedTuple):
-    """Durations of a step's parts in their order, in ns; they add up to the step's duration."""
+    """Durations of a step's parts in their order, in ns; they add up to the step's duration.
+
+    ``swap_ns`` is for copies of KV blocks to and from the host pool, before the device's part; see `StepCost.copy_ns`.
+    """
 
     prepare_ns: Ns
     copy_in_ns: Ns
     device_ns: Ns
     copy_out_ns: Ns
     finish_ns: Ns
+    swap_ns: Ns = 0
 
 
 class StepCost:
@@ -40,6 +45,7 @@ class StepCost:
         "_host",
         "_joined",
         "_knots",
+        "_link",
         "_noise_seed",
         "_pair",
         "_prefill",
@@ -57,6 +63,7 @@ class StepCost:
         self._context, self._joined = cost.context_token_ns, host.joined_ns
         self._host, self._copies = host, copies
         self._wake = host.wake_knots
+        self._link = profile.link
         self._knots = cost.batch_knots
         # Nearly every step has few tokens: their part is looked up, with what every step costs already in it.
         fixed = cost.base_ns + host.base_ns + host.finish_base_ns + copies.input_base_ns + copies.output_base_ns
@@ -108,6 +115,14 @@ class StepCost:
             return 0
         last, most = self._wake[-1]
         return round(most if idle_ns >= last else _along(self._wake, idle_ns))
+
+    def copy_ns(self, plan_out: int, plan_in: int, block_size: int) -> Ns:
+        """What copying ``plan_out`` blocks to the host and ``plan_in`` from it adds to a step; without noise."""
+        if not plan_out and not plan_in:
+            return 0
+        if self._link is None:
+            raise CallerError("a step copies blocks to or from the host, and the profile does not say what that takes")
+        return self._link.copy_ns(plan_out, block_size) + self._link.copy_ns(plan_in, block_size)
 
     def _listed(self) -> int:
         return min(_LISTED, self._knots[-1][0] + 1) if self._knots else 1

@@ -52,7 +52,8 @@ class SimulatedExecutor:
     """Jumps its clock to the next completion. It alone knows how long each answer really is.
 
     Its tokens have no ids. ``noise_seed`` None makes durations exact. ``overlap`` says what may run beside what; with
-    more than one step in flight, results come back in launch order.
+    more than one step in flight, results come back in launch order. KV blocks hold ``block_size`` tokens; a step's copies between
+    device and host come before its compute, which may use what they free and fill.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ class SimulatedExecutor:
         noise_seed: int | None = None,
         outputs: TrueOutputs | None = None,
         overlap: Overlap = Overlap.NONE,
+        block_size: int = 16,
     ) -> None:
+        self._block_size = block_size
         self._cost = StepCost(profile, noise_seed)
         self._lanes = Lanes(overlap)
         self._depth = overlap.steps_in_flight
@@ -84,6 +87,9 @@ class SimulatedExecutor:
         wake = self._cost.wake_ns(max(0, self._now - self._busy_until))
         if wake:
             parts = parts._replace(device_ns=parts.device_ns + wake)
+        if plan.copies_out or plan.copies_in:
+            swap_ns = self._cost.copy_ns(len(plan.copies_out), len(plan.copies_in), self._block_size)
+            parts = parts._replace(swap_ns=swap_ns)
         placed = self._lanes.place(self._now, parts)
         self._busy_until = placed.known_ns
         answers = tuple([self._outputs.answer(grant) for grant in plan.grants])

@@ -124,8 +124,10 @@ class FastForward:
         if step.may_repeat:
             self._repeat(step.id)
             return
-        wake = self._cost.wake_ns(self._now - self._busy_until)
-        self._complete(step, self._now + self._duration_ns(step) + wake)
+        more = self._cost.wake_ns(self._now - self._busy_until)
+        if step.copied_out or step.copied_in:
+            more += self._cost.copy_ns(step.copied_out, step.copied_in, self._policy.limits.block_size)
+        self._complete(step, self._now + self._duration_ns(step) + more)
 
     def _repeat(self, number: int) -> None:
         """Execute step ``number``, in which the cohort alone runs, and the same again until something may change it."""
@@ -140,7 +142,7 @@ class FastForward:
                 self._complete(FusedStep(number, (), decoders, cohort.context_tokens, True), end)
                 # Fewer go on and nobody waits for their place: still the same step, without them.
                 wanted = world.next_ns
-                if instance.waiting or not cohort.count:
+                if instance.blocked or not cohort.count:
                     return
                 decoders = cohort.count
             else:

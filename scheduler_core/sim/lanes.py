@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from scheduler_core.sim.cost import StepParts
-from scheduler_core.types.intervals import COMPUTE, COPY_IN, COPY_OUT, DEVICE, FINISHER, HOST, IntervalClass, Lane
+from scheduler_core.types.intervals import COMPUTE, COPY, COPY_IN, COPY_OUT, DEVICE, FINISHER, HOST, IntervalClass, Lane
 from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.time import Ns
 
@@ -29,13 +29,14 @@ class Lanes:
         two_stream      host     copies   device   copies    finisher   beside compute, for other requests
         schedule_ahead  host     copies   device   copies    finisher   beside compute, for the same ones too
 
-    Copies in and out have an engine each. When the next step may be planned at all is the driver's and the instance's
+    Copies in and out have an engine each, and so have those of blocks to and from the host pool, which come right before
+    the compute. When the next step may be planned at all is the driver's and the instance's
     part (`types.overlap`).
     """
 
     def __init__(self, overlap: Overlap) -> None:
         self._overlap = overlap
-        self._free: dict[str, Ns] = dict.fromkeys((HOST, COPY_IN, DEVICE, COPY_OUT, FINISHER), 0)
+        self._free: dict[str, Ns] = dict.fromkeys((HOST, COPY_IN, COPY, DEVICE, COPY_OUT, FINISHER), 0)
 
     def place(self, now_ns: Ns, parts: StepParts) -> Placed:
         """Place a step planned at ``now_ns``."""
@@ -45,7 +46,7 @@ class Lanes:
         at = now_ns
         one_stream = self._overlap is Overlap.PIPELINED
         for kind, resource, length in _in_order(parts):
-            engine = DEVICE if one_stream and resource in (COPY_IN, COPY_OUT) else resource
+            engine = DEVICE if one_stream and resource in (COPY_IN, COPY, COPY_OUT) else resource
             start = max(at, self._free[engine]) if length else at
             if start > at:
                 placed.append(Lane(IntervalClass.STALLED, f"waiting for {engine}", at, start))
@@ -71,6 +72,7 @@ def _in_order(parts: StepParts) -> tuple[tuple[str, str, Ns], ...]:
     return (
         (IntervalClass.INPUT_PREPARE.value, HOST, parts.prepare_ns),
         (IntervalClass.INPUT_TRANSFER.value, COPY_IN, parts.copy_in_ns),
+        (IntervalClass.SWAP.value, COPY, parts.swap_ns),
         (COMPUTE, DEVICE, parts.device_ns),
         (IntervalClass.OUTPUT_TRANSFER.value, COPY_OUT, parts.copy_out_ns),
         (IntervalClass.STREAM_OUTPUT.value, FINISHER, parts.finish_ns),

@@ -38,6 +38,13 @@ class CacheSection(Spec):
         "before ever hit (segmented); least frequent with ageing; or least uses x cost of computing again per size, "
         "aged. fifo and cost need the radix tree.",
     )
+    preemption: Literal["recompute", "swap", "keep", "cheapest"] | None = Field(
+        None,
+        description="A request that has to stop for want of blocks is computed again later; is copied to host memory "
+        "and back; waits with the blocks it has until others free some; or whichever of the first two takes less time "
+        "by estimate. swap and cheapest need host_blocks.",
+    )
+    host_blocks: int | None = Field(None, ge=0, description="KV blocks of the pool in host memory. 0: there is none.")
     watermark: Share | None = Field(
         None, description="Share of the pool kept free when a waiting request is admitted beside running ones."
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from scheduler_core.spec.roofline import roofline_profile
-from scheduler_core.spec.target import Affine, Profile, TorchTarget
+from scheduler_core.spec.target import Affine, HostLink, Profile, TorchTarget
 from scheduler_core.types.errors import InputError, Problem
 
 # Fitted to 697 engine steps of the built-in shape by CPU time of one thread, on a shared AVX2 machine; steps left out
@@ -26,6 +26,8 @@ CPU_SMALL = Profile(
         context_token_ns=870,
         prefill_pair_ns=145,
     ),
+    # KV of demo-s: 2 x 6 layers x 288 x 4 bytes a token; copies of 1 to 256 blocks within main memory, measured there.
+    link=HostLink(token_bytes=13_824, bytes_per_s=3e9, latency_ns=20_000),
     residual_share=0.08,
     drift_share=0.05,
     held_out_error_share=0.25,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from scheduler_core.spec.base import PositiveInt, Seed, Spec, require_one
+from scheduler_core.spec.base import PositiveFloat, PositiveInt, Seed, Spec, require_one
 from scheduler_core.spec.server import ServerTarget
 from scheduler_core.spec.topology import Topology
 
@@ -145,6 +145,20 @@ class CopyTime(Spec):
     output_request_ns: float = Field(0.0, ge=0)
 
 
+class HostLink(Spec):
+    """Copying KV blocks between device and host memory: what a step copies takes the latency, then bytes / bandwidth."""
+
+    token_bytes: PositiveInt = Field(description="KV bytes of one token, all layers.")
+    bytes_per_s: PositiveFloat
+    latency_ns: float = Field(0.0, ge=0)
+
+    def copy_ns(self, blocks: int, block_size: int) -> int:
+        """Duration of copying ``blocks`` blocks of ``block_size`` tokens at once; nothing takes no time."""
+        if not blocks:
+            return 0
+        return round(self.latency_ns + blocks * block_size * self.token_bytes * 1e9 / self.bytes_per_s)
+
+
 class Profile(Spec):
     """A device-and-model pair: what a modelled target runs on. ``kind`` says where its figures come from.
 
@@ -162,6 +176,7 @@ class Profile(Spec):
     cost: Affine
     host: HostTime = HostTime()
     copies: CopyTime = CopyTime()
+    link: HostLink | None = Field(None, description="Absent: nobody knows what copies to the host take.")
     residual_share: float = Field(ge=0)
     drift_share: float = Field(ge=0)
     held_out_error_share: float = Field(ge=0)

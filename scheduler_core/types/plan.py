@@ -68,6 +68,14 @@ class Rebind(NamedTuple):
     blocks: tuple[int, ...]
 
 
+class Moves(NamedTuple):
+    """What a plan does to blocks and tables before it computes; see `StepPlan`."""
+
+    copies_out: tuple[BlockCopy, ...] = ()
+    copies_in: tuple[BlockCopy, ...] = ()
+    rebinds: tuple[Rebind, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step of one instance: what to forget, what to copy, then what to compute. Executed in this order::

@@ -30,6 +30,7 @@ class Defer(StrEnum):
     BATCH_RUNNING = "batch_running"
     WAITING_FOR_BATCH = "waiting_for_batch"
     PREEMPTED_THIS_STEP = "preempted_this_step"
+    HOST_FULL = "host_full"
 
 
 class Reject(StrEnum):
@@ -47,6 +48,7 @@ class Preempt(StrEnum):
     NO_BLOCKS = "no_blocks"
     PRIORITY = "priority"
     OPERATOR = "operator"
+    REVOKED = "revoked"
 
 
 class Stall(StrEnum):

@@ -108,7 +108,8 @@ class Step:
     start, end. The step spans ``planned_ns`` (planning began) to ``available_ns`` (its tokens could be read); only a
     ``host_gap`` lane, the host's book-keeping since the step before, lies ahead of it. A step may begin before the one
     before it has come back; records stand in the order of results, each step's decisions right before it.
-    KV counts are blocks after planning. Step ids count per ``instance``.
+    KV counts are blocks after planning; ``copied_out`` and ``copied_in`` are blocks that the step copied between device
+    and host, ``host_used`` those of the host pool that hold something. Step ids count per ``instance``.
     """
 
     kind: ClassVar[str] = "step"
@@ -128,11 +129,18 @@ class Step:
     budget: int
     device_bytes: int | None = None
     instance: int = 0
+    host_used: int = 0
+    copied_out: int = 0
+    copied_in: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """A running request lost its blocks and waits again; ``tokens_lost`` computed tokens must be computed anew."""
+    """A running or paused request lost its blocks and waits again; ``tokens_lost`` tokens must be computed anew.
+
+    ``copy_ns`` and ``recompute_ns`` are the times that were compared where swapping was an alternative; ``need`` and
+    ``have`` host blocks where it was meant and there was no room.
+    """
 
     kind: ClassVar[str] = "preempted"
     at_ns: Ns
@@ -141,6 +149,47 @@ class Preempted:
     reason: str
     blocks: int
     tokens_lost: int
+    step: int
+    copy_ns: Ns | None = None
+    recompute_ns: Ns | None = None
+    need: int | None = None
+    have: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A running request stopped and kept what it had computed, ``tokens`` tokens of KV in ``blocks`` blocks.
+
+    ``how``: ``keep`` leaves them on the device, because ``need`` blocks were wanted and ``have`` were free; ``swap``
+    copies them to the host, ``copy_ns`` and ``recompute_ns`` being the times that were compared, if any were.
+    """
+
+    kind: ClassVar[str] = "paused"
+    at_ns: Ns
+    request: int
+    epoch: int
+    how: str
+    reason: str
+    blocks: int
+    tokens: int
+    step: int
+    need: int | None = None
+    have: int | None = None
+    copy_ns: Ns | None = None
+    recompute_ns: Ns | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A paused request runs again with the ``tokens`` it had computed, in ``blocks`` blocks, kept or copied back."""
+
+    kind: ClassVar[str] = "resumed"
+    at_ns: Ns
+    request: int
+    epoch: int
+    how: str
+    blocks: int
+    tokens: int
     step: int
 
 
@@ -379,6 +428,8 @@ Record: TypeAlias = (
     | Deferred
     | Step
     | Preempted
+    | Paused
+    | Resumed
     | Parked
     | Handoff
     | Transferred
