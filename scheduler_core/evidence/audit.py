@@ -21,8 +21,10 @@ from scheduler_core.types.records import (
     Landed,
     Loaded,
     Parked,
+    Paused,
     Preempted,
     Record,
+    Resumed,
     Revoked,
     Routed,
     RunFinished,
@@ -32,12 +34,15 @@ from scheduler_core.types.records import (
 from scheduler_core.types.time import Ns
 
 MOST_VIOLATIONS = 200
+SWAP = "swap"
 _PREFILL, _RECOMPUTE = Phase.PREFILL.value, Phase.RECOMPUTE.value
 
 # Check name -> what is enforced; names cite the rule where the requirements number one.
 CHECKS: dict[str, str] = {
     "offered = outcomes": "every offered request arrived and ended exactly once",
-    "blocks conserved": "used + cached + free KV blocks = the pool, after every step",
+    "blocks conserved": "used + cached + free KV blocks = the pool after every step, and the host pool holds what was "
+    "swapped out",
+    "paused once": "only a running request pauses, and it goes on with what it had computed",
     "budget": "tokens granted in a step are within its budget",
     "R25 ordering": "records in order of time; no lane outside its step, no grant before arrival",
     "no negative duration": "no duration is negative; one that is, is a fault of the product",
@@ -70,6 +75,7 @@ class _Request:
     instance: int = 0
     recomputes: bool = False
     landed: tuple[int, int] | None = None
+    paused: Paused | None = None
 
 
 @dataclass(slots=True)
@@ -80,6 +86,7 @@ class _Instance:
     ended_at: dict[int, Ns] = field(default_factory=dict)
     last_step: int | None = None
     last_available: Ns = 0
+    swapped_blocks: int = 0
 
 
 @dataclass
@@ -117,6 +124,10 @@ class Audit:
             self._landed(record)
         elif isinstance(record, Revoked):
             self._revoked(record)
+        elif isinstance(record, Paused):
+            self._paused(record)
+        elif isinstance(record, Resumed):
+            self._resumed(record)
         elif isinstance(record, Finished):
             self._end(record)
         elif isinstance(record, RunStarted):
@@ -240,12 +251,43 @@ class Audit:
 
     def _preempted(self, record: Preempted) -> None:
         request = self._open.get(record.request)
-        resident = request is not None and request.resident
+        resident = request is not None and (request.resident or request.paused is not None)
         self._check("resident once", resident, f"preempted request {record.request}", "was not resident")
         if request is not None:
+            self._unpause(request)
             request.resident, request.next_start = False, None
             request.preempted += 1
             self._instances[request.instance].resident.discard(record.request)
+
+    def _paused(self, record: Paused) -> None:
+        request = self._open.get(record.request)
+        resident = request is not None and request.resident and request.paused is None
+        self._check("paused once", resident, f"paused request {record.request}", "was not running")
+        if request is not None:
+            request.resident, request.paused = False, record
+            instance = self._instances[request.instance]
+            instance.resident.discard(record.request)
+            instance.swapped_blocks += record.blocks * (record.how == SWAP)
+
+    def _resumed(self, record: Resumed) -> None:
+        request = self._open.get(record.request)
+        where = f"resumed request {record.request}"
+        before = request.paused if request is not None else None
+        self._check("paused once", before is not None, where, "was not paused")
+        if request is None or before is None:
+            return
+        newer = record.epoch - before.epoch
+        same = (record.tokens, record.how, newer) == (before.tokens, before.how, int(before.how == SWAP))
+        self._check("paused once", same, where, "{} tokens by {} in epoch {}, paused with {} by {} in epoch {}",
+                    record.tokens, record.how, record.epoch, before.tokens, before.how, before.epoch)  # fmt: skip
+        self._unpause(request)
+        request.resident, request.epoch, request.next_start = True, record.epoch, record.tokens
+        self._instances[request.instance].resident.add(record.request)
+
+    def _unpause(self, request: _Request) -> None:
+        if request.paused is not None and request.paused.how == SWAP:
+            self._instances[request.instance].swapped_blocks -= request.paused.blocks
+        request.paused = None
 
     def _step(self, step: Step) -> None:
         where = f"step {step.id} of instance {step.instance}" if step.instance else f"step {step.id}"
@@ -255,6 +297,9 @@ class Audit:
             pool = _pool(self._started, step.instance)
             self._check("blocks conserved", blocks == pool, where, "{} + {} + {} is not {}", step.kv_used,
                         step.kv_cached, step.kv_free, pool)  # fmt: skip
+        swapped = self._instances[step.instance].swapped_blocks
+        self._check("blocks conserved", swapped <= step.host_used, where, "{} blocks swapped out, {} in the host pool",
+                    swapped, step.host_used)  # fmt: skip
         tokens = sum(grant[3] for grant in step.grants)
         if step.budget:
             self._check("budget", tokens <= step.budget, where, "{} tokens over {}", tokens, step.budget)
@@ -345,6 +390,8 @@ class Audit:
     def _end(self, record: Finished) -> None:
         where = f"finished request {record.request}"
         state = self._open.pop(record.request, None)
+        if state is not None:
+            self._unpause(state)
         self._check("offered = outcomes", state is not None, where, "ended twice or without arriving")
         if state is None:
             return

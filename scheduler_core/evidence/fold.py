@@ -22,8 +22,10 @@ from scheduler_core.types.records import (
     Landed,
     Loaded,
     Parked,
+    Paused,
     Preempted,
     Record,
+    Resumed,
     Revoked,
     Routed,
     RunFinished,
@@ -45,13 +47,14 @@ REQUEST_INTS = (
     "request", "tenant", "tier", "prompt_tokens", "output_limit", "output_tokens", "hit_tokens", "rehit_tokens",
     "preemptions", "recomputed_tokens", "steps", "stalled_steps", "arrival_ns", "ended_ns", "first_token_ns",
     "last_token_ns", "first_gap_ns", "longest_gap_ns", "longest_gap_index", "longest_gap_cause", "stall_cause",
-    "outcome", "stage", "reason", "cold", "queue_first_ns", "prefill_first_ns", "hidden_ns",
+    "outcome", "stage", "reason", "cold", "queue_first_ns", "prefill_first_ns", "hidden_ns", "pauses",
 )  # fmt: skip
 SEGMENT_COLUMNS = tuple(f"{name}_ns" for name in SEGMENTS)
 STEP_INTS = (
     "step", "planned_ns", "available_ns", "compute_ns", "work_ns", "path_ns", "prefill_tokens", "decode_tokens",
     "recompute_tokens", "prefill_requests", "decode_requests", "stalled", "kv_used", "kv_cached", "kv_free", "waiting",
-    "running", "paused", "budget", "device_bytes", "instance", "idle_ns", "idle_empty_ns", "idle_cause",
+    "running", "paused", "budget", "device_bytes", "instance", "idle_ns", "idle_empty_ns", "idle_cause", "host_used",
+    "copied_out", "copied_in",
 )  # fmt: skip
 GAP_INTS = ("request", "token", "at_ns", "gap_ns", "cause")
 
@@ -163,6 +166,8 @@ class RunFold:
             TransferFailed: self._transfer_failed,
             Landed: self._landed,
             Revoked: self._revoked,
+            Paused: self._paused,
+            Resumed: lambda record: None,  # the wait ends with the step in which it runs again
             Tie: self._tie,
             Finished: self._finished,
             RunFinished: self._run_finished,
@@ -235,7 +240,13 @@ class RunFold:
         line = self._open.get(record.request)
         if line is not None:
             self._instances[line.instance].resident -= line.waiting_since is None
-            line.wait_again(record.at_ns)
+            line.wait_again(record.at_ns, self.loads)
+
+    def _paused(self, record: Paused) -> None:
+        line = self._open.get(record.request)
+        if line is not None:
+            self._instances[line.instance].resident -= line.waiting_since is None
+            line.pause(record.at_ns)
 
     def _parked(self, record: Parked) -> None:
         self.handoffs.parked(record)
@@ -306,7 +317,8 @@ class RunFold:
             prefill, decode, recompute, prefilling, len(record.grants) - prefilling, len(record.stalled),
             record.kv_used, record.kv_cached, record.kv_free, record.waiting, record.running, record.paused,
             record.budget, MISSING if record.device_bytes is None else record.device_bytes, record.instance, idle_ns,
-            idle_empty_ns, self.labels.causes.code(idle_cause) if idle_cause else MISSING,
+            idle_empty_ns, self.labels.causes.code(idle_cause) if idle_cause else MISSING, record.host_used,
+            record.copied_out, record.copied_in,
         )  # fmt: skip
 
     def _path(self, record: Step) -> Ns:
@@ -394,6 +406,7 @@ class RunFold:
             int(cold),
             *_first_parts(line),
             max(0, line.work - sum(line.segments[rank] for rank in _WORK_RANKS)),
+            line.pauses,
             *line.segments,
         )
 

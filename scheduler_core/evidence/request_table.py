@@ -14,7 +14,7 @@ from scheduler_core.evidence.tables import Mask, TableWriter, absence_column, ms
 
 _COUNTS = (
     "request", "prompt_tokens", "output_limit", "output_tokens", "rehit_tokens", "preemptions", "recomputed_tokens",
-    "steps", "stalled_steps",
+    "steps", "stalled_steps", "pauses",
 )  # fmt: skip
 
 

@@ -185,6 +185,13 @@ def _cache_and_memory() -> list[Metric]:
         _run("rehit_tokens", "tokens", "tokens found again in the cache after preemptions", "none",
              _sum("rehit_tokens")),
         _run("preemptions", "count", "preemptions of measured requests", "lower", _sum("preemptions")),
+        _run("pauses", "count", "pauses of measured requests, blocks kept or swapped out", "lower", _sum("pauses")),
+        _run("paused_max", "requests", "most requests paused or swapped out at once", "lower",
+             lambda run: float(run.steps.peaks["paused"])),
+        _run("swapped_blocks", "blocks", "KV blocks copied between device and host", "lower",
+             _step_sum("copied_out", "copied_in"), "pool"),
+        _run("host_peak_blocks", "blocks", "most blocks of the host pool that held something", "none",
+             lambda run: float(run.steps.peaks["host_used"]), "pool"),
         _run("recomputed_tokens", "tokens", "tokens computed again after preemptions", "lower",
              _sum("recomputed_tokens")),
     ]  # fmt: skip

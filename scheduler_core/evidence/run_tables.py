@@ -30,9 +30,10 @@ GapSource: TypeAlias = Callable[[], Iterable[tuple[Ints, Floats]]]
 _STEP = {name: place for place, name in enumerate(STEP_INTS)}
 _SUMMED = (
     "compute_ns", "work_ns", "path_ns", "prefill_tokens", "decode_tokens", "recompute_tokens", "prefill_requests",
-    "decode_requests", "stalled", "budget", "kv_used", "kv_cached", "idle_ns", "idle_empty_ns",
+    "decode_requests", "stalled", "budget", "kv_used", "kv_cached", "idle_ns", "idle_empty_ns", "copied_out",
+    "copied_in",
 )  # fmt: skip
-_PEAKS = ("kv_used", "waiting", "running", "paused")
+_PEAKS = ("kv_used", "waiting", "running", "paused", "host_used")
 _TOKENS = tuple(_STEP[name] for name in ("prefill_tokens", "decode_tokens", "recompute_tokens"))
 
 

@@ -17,11 +17,13 @@ from scheduler_core.types.records import Arrived
 from scheduler_core.types.time import Ns
 
 _QUEUE = IntervalClass.QUEUE.value
+_PAUSED = IntervalClass.PAUSED.value
 _LOST = RANK[UNATTRIBUTED]
 
 # What the longest wait between two tokens was spent on, most telling first.
 CAUSE_PREEMPTED = "preempted"
 CAUSE_HANDOFF = "handoff"
+CAUSE_PAUSED = "paused"
 CAUSE_STALLED = "stalled"
 CAUSE_PREFILL_AHEAD = "prefill_ahead"
 CAUSE_HOST = "host"
@@ -44,6 +46,7 @@ class Timeline:
         "first_token",
         "gap_handoff",
         "gap_host",
+        "gap_paused",
         "gap_preempted",
         "gap_prefill",
         "gap_stalled",
@@ -52,6 +55,7 @@ class Timeline:
         "last_token",
         "longest_gap",
         "longest_index",
+        "pauses",
         "pending",
         "pending_end",
         "preemptions",
@@ -88,8 +92,8 @@ class Timeline:
         self.longest_index = 0
         self.cause = ""
         self.stall_cause = ""
-        self.gap_preempted = False
-        self.gap_handoff = False
+        self.gap_preempted = self.gap_handoff = self.gap_paused = False
+        self.pauses = 0
         self.gap_stalled = ""
         self.gap_prefill = False
         self.gap_host: Ns = 0
@@ -109,8 +113,17 @@ class Timeline:
         if shape.end_ns > self.pending_end:
             self.pending_end = shape.end_ns
 
-    def wait_again(self, at_ns: Ns) -> None:
-        """The request was preempted and waits for room."""
+    def pause(self, at_ns: Ns) -> None:
+        """The request stopped with what it had computed, and waits to go on."""
+        self.pauses += 1
+        self.gap_paused = True
+        self.waiting_since = at_ns
+        self.waiting_kind = _PAUSED
+
+    def wait_again(self, at_ns: Ns, loads: Sequence[Segment]) -> None:
+        """The request was preempted, running or paused, and waits for room."""
+        if self.waiting_since is not None:
+            self._end_wait(at_ns, loads)
         self.preemptions += 1
         self.gap_preempted = True
         self.waiting_since = at_ns
@@ -162,6 +175,8 @@ class Timeline:
             return CAUSE_PREEMPTED
         if self.gap_handoff:
             return CAUSE_HANDOFF
+        if self.gap_paused:
+            return CAUSE_PAUSED
         if self.gap_stalled:
             return f"{CAUSE_STALLED}: {self.gap_stalled}"
         if 2 * self.gap_host > gap:
@@ -169,7 +184,7 @@ class Timeline:
         return CAUSE_PREFILL_AHEAD if self.gap_prefill else CAUSE_DECODE
 
     def _new_gap(self) -> None:
-        self.gap_preempted = self.gap_handoff = self.gap_prefill = False
+        self.gap_preempted = self.gap_handoff = self.gap_paused = self.gap_prefill = False
         self.gap_stalled = ""
         self.gap_host = 0
 

@@ -1,6 +1,7 @@
 """One serving instance: the facade through which everybody drives the core."""
 
-from scheduler_core.kv.rules import CacheRules
+from dataclasses import replace
+
 from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
@@ -39,7 +40,7 @@ class Instance:
         memory = BlockMemory(
             blocks=limits.kv_blocks,
             block_size=limits.block_size,
-            rules=policy.cache if policy.prefix_cache else CacheRules(index="none"),
+            rules=policy.cache if policy.prefix_cache else replace(policy.cache, index="none"),
             first_block=first_block,
         )
         self._state = InstanceState(

@@ -266,11 +266,11 @@ class BlockMemory:
         request.host_table, request.saved = [], 0
 
     def take_moves(self) -> Moves:
+        self.host.settle()
         if not (self._out or self._in or self._rebinds):
             return _NO_MOVES
         moves = Moves(tuple(self._out), tuple(self._in), tuple(self._rebinds))
         self._out, self._in, self._rebinds = [], [], []
-        self.host.settle()
         return moves
 
     def free_order(self) -> list[int]:

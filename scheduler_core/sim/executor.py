@@ -52,8 +52,8 @@ class SimulatedExecutor:
     """Jumps its clock to the next completion. It alone knows how long each answer really is.
 
     Its tokens have no ids. ``noise_seed`` None makes durations exact. ``overlap`` says what may run beside what; with
-    more than one step in flight, results come back in launch order. KV blocks hold ``block_size`` tokens; a step's copies between
-    device and host come before its compute, which may use what they free and fill.
+    more than one step in flight, results come back in launch order. KV blocks hold ``block_size`` tokens; a
+    step's copies between device and host come before its compute, which may use what they free and fill.
     """
 
     def __init__(

@@ -29,9 +29,9 @@ class Lanes:
         two_stream      host     copies   device   copies    finisher   beside compute, for other requests
         schedule_ahead  host     copies   device   copies    finisher   beside compute, for the same ones too
 
-    Copies in and out have an engine each, and so have those of blocks to and from the host pool, which come right before
-    the compute. When the next step may be planned at all is the driver's and the instance's
-    part (`types.overlap`).
+    Copies in and out have an engine each, and so have those of blocks to and from the host pool, which come right
+    before the compute. When the next step may be planned at all is the driver's and the instance's part
+    (`types.overlap`).
     """
 
     def __init__(self, overlap: Overlap) -> None:

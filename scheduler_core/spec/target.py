@@ -146,7 +146,7 @@ class CopyTime(Spec):
 
 
 class HostLink(Spec):
-    """Copying KV blocks between device and host memory: what a step copies takes the latency, then bytes / bandwidth."""
+    """Copying KV blocks between device and host memory: what a step copies takes a latency, then bytes / bandwidth."""
 
     token_bytes: PositiveInt = Field(description="KV bytes of one token, all layers.")
     bytes_per_s: PositiveFloat

@@ -53,6 +53,7 @@ _CAUSES = {
     "decode": "ordinary decode steps",
     "prefill_ahead": "prefill of other requests in the same step",
     "preempted": "preemption",
+    "paused": "pauses, with blocks kept or in host memory",
     "host": "the host's work between steps",
 }
 

@@ -63,7 +63,7 @@ def fused(spec: Any, requests: Any, capacity: Any, **ends: Any) -> Any:
     rows: list[Any] = []
     steps: list[Any] = []
     simulation = FastForward(
-        build_policy(spec, capacity),
+        build_policy(spec, replace(capacity, profile=TARGET)),
         StepCost(TARGET),
         rows.append,
         **ends,
@@ -83,13 +83,19 @@ CACHED = st.one_of(
     st.tuples(st.just("radix"), st.sampled_from(["lru", "fifo", "lfu", "slru", "aged", "cost"])),
 )
 
+STOPPED = st.one_of(
+    st.tuples(st.sampled_from(["recompute", "keep"]), st.just(0)),
+    st.tuples(st.sampled_from(["swap", "cheapest"]), st.sampled_from([2, 6, 40])),
+)
 SPECS = st.one_of(
     st.builds(
-        lambda order, cached, admit, chunked, cap, size, budget, watermark: policy_spec(
+        lambda order, cached, admit, chunked, cap, size, budget, watermark, stopped: policy_spec(
             "vllm_v1",
             order__by=order,
             cache__prefix=cached[0],
             cache__eviction=cached[1],
+            cache__preemption=stopped[0],
+            cache__host_blocks=stopped[1],
             cache__admit=admit,
             cache__block_size=4,
             cache__watermark=watermark,
@@ -106,12 +112,26 @@ SPECS = st.one_of(
         st.integers(1, 6),
         st.sampled_from([3, 8, 40]),
         st.sampled_from([0, 0.2]),
+        STOPPED,
     ),
     st.builds(
         lambda name, size, budget: policy_spec(name, batch__size=size, batch__token_budget=budget, cache__block_size=4),
         st.sampled_from(["sarathi", "sglang", "vtc", "nano", "reserve_max"]),
         st.integers(1, 6),
         st.sampled_from([5, 8, 40]),
+    ),
+    st.builds(
+        lambda name, size, stopped: policy_spec(
+            name,
+            batch__size=size,
+            batch__token_budget=24,
+            cache__block_size=4,
+            cache__preemption=stopped[0],
+            cache__host_blocks=stopped[1],
+        ),
+        st.sampled_from(["sarathi", "sglang", "vtc", "nano"]),
+        st.integers(2, 6),
+        STOPPED,
     ),
     st.builds(
         lambda size, wait, budget, prefix: policy_spec(
