@@ -22,7 +22,7 @@ def check_conservation(state: InstanceState) -> None:
     grown = [state.cohort.grown(request) for request in holders]
     counts = [request.blocks + more for request, more in zip(holders, grown, strict=True)]
     state.memory.check([request.table for request in holders], counts)
-    state.memory.check_host([request.host_table for request in state.parked.values()])
+    state.memory.check_host([request.host_table for request in state.stopped.values()])
     pledged = sum(max(0, request.pledge - more) for request, more in zip(holders, grown, strict=True))
     if pledged != state.memory.pledged:
         raise LawError(f"pledges add up to {pledged}, the account says {state.memory.pledged}")
@@ -61,8 +61,8 @@ def check_residence(state: InstanceState) -> None:
     stopped, parked = len(state.stopped), len(state.parked)
     if waiting + running + stopped + parked != len(state.requests):
         raise LawError(
-            f"{waiting} waiting + {running} running + {stopped} stopped + {parked} parked != {len(state.requests)} live "
-            "requests"
+            f"{waiting} waiting + {running} running + {stopped} stopped + {parked} parked != "
+            f"{len(state.requests)} live requests"
         )
     wrong = check_places(state)
     if wrong:

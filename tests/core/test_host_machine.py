@@ -20,7 +20,7 @@ class HostMachine(RuleBasedStateMachine):
         self.cached: list[tuple[int, int]] = []  # (key, block), least recently used first
         self.busy: set[int] = set()  # blocks that this plan reads or fills, or whose content it gives up
 
-    def room(self) -> int:
+    def room(self) -> Any:
         held = sum(len(table) for table in self.held)
         free = self.total - held - len(self.cached) - len(self.busy - {block for _, block in self.cached})
         return free + sum(block not in self.busy for _, block in self.cached)
@@ -43,7 +43,7 @@ class HostMachine(RuleBasedStateMachine):
             self.taken(blocks)
             self.held.append(blocks)
 
-    @precondition(lambda self: getattr(self, "held", None))
+    @precondition(lambda self: bool(getattr(self, "held", [])))
     @rule(data=st.data())
     def give_back(self, data: Any) -> None:
         table = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
