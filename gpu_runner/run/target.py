@@ -79,8 +79,6 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
 
     if overlap_of(policy) is not Overlap.NONE:
         raise InputError([Problem("execution.overlap", "needs a modelled target; kernels run steps one by one")])
-    if policy.cache.host_blocks:
-        raise InputError([Problem("cache.host_blocks", "needs a modelled target; kernels have no host pool yet")])
     blocks = _pool_blocks(policy, spec.kv_blocks)
     settings = EngineSettings(
         model=spec.model,
@@ -91,6 +89,7 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
         block_size=_block_size(policy),
         prefix_block_size=prefix_block_size,
         weight_seed=spec.weight_seed,
+        host_blocks=policy.cache.host_blocks or 0,
     )
     executor = TorchExecutor(settings)
     report = executor.load()

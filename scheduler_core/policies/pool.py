@@ -18,6 +18,9 @@ def with_pool(policy: PolicySet, spec: PolicySpec, profile: Profile | None) -> P
     when steps come back, whatever the preset does with block hashes (G-25).
     """
     cache = spec.cache
+    if cache.host_blocks and profile is not None and profile.link is None:
+        message = f"profile {profile.name!r} does not say what copies to the host take; use another, or 0 here"
+        raise InputError([Problem("cache.host_blocks", message)])
     index = cache.prefix or "none"
     return replace(
         policy,

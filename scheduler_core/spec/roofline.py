@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from scheduler_core.spec.devices import DEVICES, Device
 from scheduler_core.spec.models import MODELS, Model
-from scheduler_core.spec.target import Affine, HostTime, Knots, Profile
+from scheduler_core.spec.target import Affine, HostLink, HostTime, Knots, Profile
 from scheduler_core.types.errors import InputError, Problem
 
 # What well-tuned kernels reach of the peaks, and what a step costs beside them: assumptions, stated in each profile.
@@ -35,6 +35,10 @@ MOST_DEVICES = 64
 BLOCK_SIZE = 16
 
 KnownT = TypeVar("KnownT", Model, Device)
+
+# Copies between device and host memory: PCIe 4.0 x16, which every device here has at least, and a start-up time.
+HOST_LINK_GB_PER_S = 31.5
+HOST_LINK_NS = 10_000
 
 _NAME = re.compile(r"(?P<model>[a-z0-9.-]+)@(?P<device>[a-z0-9-]+?)(?:x(?P<count>[1-9]\d?))?")
 
@@ -112,6 +116,11 @@ def _profile(name: str, model: Model, device: Device, count: int, blocks: int) -
             batch_knots=_products(model, flops, bandwidth),
         ),
         host=HostTime(base_ns=HOST_NS, request_ns=HOST_REQUEST_NS),
+        link=HostLink(
+            token_bytes=round(layers * attention.kv_values * 2),
+            bytes_per_s=HOST_LINK_GB_PER_S * 1e9 * count * BANDWIDTH_SHARE,
+            latency_ns=HOST_LINK_NS,
+        ),
         residual_share=0.0,
         drift_share=0.0,
         held_out_error_share=STATED_ERROR_SHARE,

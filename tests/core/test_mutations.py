@@ -17,7 +17,7 @@ from scheduler_core.policies.parts import LastAdmitted, LongPrefillCap, WholeBat
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.policies.vtc import VirtualTokenCounter
 from scheduler_core.request.progress import Progress
-from scheduler_core.sched import planner
+from scheduler_core.sched import stopping
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.memory import BlockMemory
@@ -83,7 +83,7 @@ MUTATIONS = {
         "self.tick - request.joined - 1",
     ),
     "granted blocks are not counted": (BlockMemory, "grow", "request.blocks += count", "request.blocks += 0"),
-    "who is preempted waits at the end": (planner, "preempt", "push_front(victim)", "push_back(victim, ())"),
+    "who is preempted waits at the end": (stopping, "requeue", "push_front(victim)", "push_back(victim, ())"),
 }
 
 

@@ -205,7 +205,7 @@ def test_liveness_names_the_state() -> None:
     stepper = Stepper(policy_spec("vllm_v1"), Capacity(100, 100))
     object.__setattr__(stepper.instance.policy, "admission", NeverAdmits())
     stepper.submit(3, 10, limit=5)
-    with pytest.raises(LawError, match="1 wait and 0 run; head 3"):
+    with pytest.raises(LawError, match="1 wait, 0 run and 0 are stopped; head 3"):
         stepper.try_plan()
 
 
