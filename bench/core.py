@@ -14,8 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from bench import harness
+from bench.peers import scheduling, simulators
+from bench.peers.simulators import Load
 from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
@@ -28,6 +31,8 @@ from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.plan import GrantResult, StepResult
 
 RATE_RPS = 11.0
+RUNNING = (8, 64, 256, 1024)
+QUEUED = (64, 100_000)
 CAPACITY = Capacity(kv_blocks=16_384, model_length=8_192)
 PROFILE = Profile(
     name="bench",
@@ -143,16 +148,35 @@ def _python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
+def beside_peers(ours: dict[str, Any]) -> dict[str, Any]:
+    """Figures and ratios of the peers that are installed here, and why the others have none."""
+    rates = (RATE_RPS, 3 * RATE_RPS)
+    near, over = (tuple(workload(10_000, rate)) for rate in rates)
+    loads = {
+        "requests_per_cpu_s_10k_1replica": Load(near),
+        "requests_per_cpu_s_overload3x": Load(over),
+        "requests_per_cpu_s_prefix_hash": Load(near[:4_000], prefix=True),
+        "requests_per_cpu_s_tight_pool": Load(near[:4_000], blocks=1_045),
+    }
+    steps = {f"us_per_step_{running}": (running, 0) for running in RUNNING} | {"us_per_step_64_queued_100k": QUEUED}
+    return {"vllm": scheduling.beside(ours, steps), **simulators.beside(ours, loads)}
+
+
 def quick() -> harness.Figures:
     """All figures, at sizes that answer in time."""
+    ours = _ours()
+    return {**ours, "peers": beside_peers(ours)}
+
+
+def _ours() -> dict[str, Any]:
     return {
         "python_loop_ns": python_loop_ns(),
         "requests_per_cpu_s_10k_1replica": requests_per_cpu_s(10_000, best_of=3),
         "requests_per_cpu_s_overload3x": requests_per_cpu_s(20_000, rate_rps=3 * RATE_RPS),
         "requests_per_cpu_s_prefix_hash": requests_per_cpu_s(4_000, prefix="hash"),
         "requests_per_cpu_s_tight_pool": requests_per_cpu_s(4_000, blocks=1_045),
-        **{f"us_per_step_{running}": us_per_step(running) for running in (8, 64, 256, 1024)},
-        "us_per_step_64_queued_100k": us_per_step(64, queued=100_000),
+        **{f"us_per_step_{running}": us_per_step(running) for running in RUNNING},
+        "us_per_step_64_queued_100k": us_per_step(QUEUED[0], queued=QUEUED[1]),
         "peak_mib_100k": peak_mib(100_000),
         "start_to_first_result_s": start_to_first_result_s(),
     }

@@ -44,7 +44,8 @@ def say(text: str) -> None:
 
 def names_unit(name: str) -> bool:
     """Whether ``name`` contains a unit of `UNITS` as a whole, with or without a qualifier after it."""
-    return any(f"{unit}_" in f"_{name}_" for unit in UNITS)
+    words = f"_{name.replace('.', '_')}_"
+    return any(f"{unit}_" in words for unit in UNITS)
 
 
 def check_units(figures: Figures, at: str = "", counts: frozenset[str] = frozenset()) -> None:
