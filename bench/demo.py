@@ -100,7 +100,7 @@ def _no_progress(message: ProgressMessage) -> None:
 
 def _say_step(step: Step) -> None:
     if step.done == 0:
-        harness.say(f"run {step.number} of {step.total}: {step.arm}")
+        harness.say(f"run {step.number} of {step.total}: {step.words()}")
 
 
 def _install(copy: Path) -> dict[str, Any]:

@@ -67,6 +67,7 @@ INSTALLED_APPS = [
     "controlplane.evidence",
     "controlplane.fleet",
     "controlplane.experiments",
+    "controlplane.studies",
     "controlplane.live",
     "controlplane.api",
     "controlplane.ui",
@@ -180,6 +181,9 @@ RUN_STOP_GRACE = timedelta(seconds=env.number("HEADWAY_STOP_GRACE_S", 5))
 RUN_COMMAND = shlex.split(env.text("HEADWAY_RUN_COMMAND", f"{shlex.quote(sys.executable)} -m gpu_runner.run"))
 RUN_CALIBRATE_COMMAND = shlex.split(
     env.text("HEADWAY_CALIBRATE_COMMAND", f"{shlex.quote(sys.executable)} -m gpu_runner.calibrate")
+)
+RUN_SEARCH_COMMAND = shlex.split(
+    env.text("HEADWAY_SEARCH_COMMAND", f"{shlex.quote(sys.executable)} -m gpu_runner.search")
 )
 DEVICE_KIND = env.text("HEADWAY_DEVICE_KIND", "cpu")  # what a worker started with these settings drives
 DEVICE_INDEX = int(env.number("HEADWAY_DEVICE_INDEX", 0))

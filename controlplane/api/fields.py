@@ -14,6 +14,7 @@ from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.spec.workload import WorkloadSpec
 from scheduler_core.verdict.schema import Verdict
+from scheduler_core.verdict.search import SearchResult
 
 FieldT = TypeVar("FieldT", bound=serializers.Field[Any, Any, Any, Any])
 
@@ -128,3 +129,12 @@ class VerdictField(serializers.JSONField):
 @extend_schema_field({"type": "object", "additionalProperties": True})
 class ObjectField(serializers.JSONField):
     """A JSON object without a schema of its own."""
+
+
+class StudySpecField(serializers.JSONField):
+    """A guided or search spec."""
+
+
+@documented_by(SearchResult)
+class SearchResultField(serializers.JSONField):
+    """What a search found."""

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from controlplane.api.v1 import comparisons, datasets, experiments, fleet, meta, policies, runs, workloads
+from controlplane.api.v1 import comparisons, datasets, experiments, fleet, meta, policies, runs, studies, workloads
 
 app_name = "api"
 
@@ -38,6 +38,13 @@ urlpatterns = [
     path("experiments/<str:pk>/cancel", experiments.ExperimentCancel.as_view(), name="experiment-cancel"),
     path("experiments/<str:pk>/clone", experiments.ExperimentClone.as_view(), name="experiment-clone"),
     path("experiments/<str:pk>/exports/<str:name>", experiments.ExperimentExport.as_view(), name="experiment-export"),
+    path("studies", studies.Studies.as_view(), name="studies"),
+    path("studies/guided", studies.GuidedPlans.as_view(), name="studies-guided"),
+    path("studies/search", studies.Searches.as_view(), name="studies-search"),
+    path("studies/<str:pk>", studies.StudyDetail.as_view(), name="study"),
+    path("studies/<str:pk>/cancel", studies.StudyCancel.as_view(), name="study-cancel"),
+    path("studies/<str:pk>/resume", studies.StudyResume.as_view(), name="study-resume"),
+    path("studies/<str:pk>/report", studies.StudyReport.as_view(), name="study-report"),
     path("comparisons", comparisons.Comparisons.as_view(), name="comparisons"),
     path("runs", runs.Runs.as_view(), name="runs"),
     path("runs/<str:pk>", runs.RunDetail.as_view(), name="run"),

@@ -18,6 +18,8 @@ from controlplane.fleet.services import forget_workers
 from controlplane.live.groups import announce_experiment
 from controlplane.runs.services import dispatch_outbox, reap
 from controlplane.runs.tasks import ring
+from controlplane.studies import selectors as studies
+from controlplane.studies.services import advance_study
 
 log = logging.getLogger(__name__)
 
@@ -83,12 +85,24 @@ class ExperimentWatch:
         self._seen = seen
 
 
+def advance_studies(now: datetime) -> None:
+    """Take every running study on; one that fails does not hold up the others."""
+    for study in studies.unsettled():
+        try:
+            advance_study(study)
+        except DatabaseError:
+            raise
+        except Exception:
+            log.exception("study %s could not go on", study.pk)
+
+
 def chores() -> list[Chore]:
     """What the process does, in order of urgency."""
     return [
         Chore("reaping", settings.RUN_REAP_EVERY.total_seconds(), reap),
         Chore("dispatching", TURN_S, lambda now: dispatch_outbox(now, send=ring)),
         Chore("settling experiments", 2 * TURN_S, ExperimentWatch().turn),
+        Chore("advancing studies", 2 * TURN_S, advance_studies),
         Chore("forgetting workers", HOUSEKEEPING_S, forget_workers),
     ]
 

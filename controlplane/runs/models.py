@@ -17,7 +17,7 @@ def run_id() -> str:
 
 
 class Run(models.Model):
-    """One execution of one arm (or a calibration), self-contained: it knows nothing of experiments.
+    """One execution of one arm (or a calibration, or a search), self-contained: it knows nothing of experiments.
 
     ``job`` holds what `scheduler_core.spec.job.RunJob` needs except paths. ``attempt`` is the current attempt number:
     every write that comes from a worker carries it and is refused when it is not current.
@@ -26,6 +26,7 @@ class Run(models.Model):
     class Kind(models.TextChoices):
         ARM = "arm", "Arm of an experiment"
         CALIBRATION = "calibration", "Calibration"
+        SEARCH = "search", "Search for policies"
 
     id = models.CharField(primary_key=True, max_length=24, default=run_id, editable=False)
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="runs")

@@ -13,6 +13,7 @@ THEMES = ("light", "dark")
 _NAV = (
     ("Overview", "home", "home", ""),
     ("Experiments", "experiment", "experiments", "experiments"),
+    ("Studies", "scales", "studies", "studies"),
     ("Runs", "run", "runs", "runs"),
     ("Workloads", "workload", "workloads", "workloads"),
     ("Traces", "trace", "traces", "traces"),

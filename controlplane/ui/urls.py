@@ -5,7 +5,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import path
 
-from controlplane.ui.pages import experiments, fleet, home, measured, policies, runs, traces, workloads
+from controlplane.ui.pages import experiments, fleet, home, measured, policies, runs, studies, traces, workloads
 
 
 def favicon(request: HttpRequest) -> HttpResponse:
@@ -24,6 +24,11 @@ urlpatterns = [
     path("experiments/<slug:experiment_id>/cancel/", experiments.cancel, name="experiment-cancel"),
     path("experiments/<slug:experiment_id>/archive/", experiments.archive, name="experiment-archive"),
     path("experiments/<slug:experiment_id>/notes/", experiments.notes, name="experiment-notes"),
+    path("studies/", studies.index, name="studies"),
+    path("studies/new/<slug:kind>/", studies.new, name="study-new"),
+    path("studies/<slug:study_id>/", studies.detail, name="study"),
+    path("studies/<slug:study_id>/cancel/", studies.cancel, name="study-cancel"),
+    path("studies/<slug:study_id>/resume/", studies.resume, name="study-resume"),
     path("measured/", measured.measured, name="measured"),
     path("runs/", runs.index, name="runs"),
     path("runs/<slug:run_id>/", runs.detail, name="run"),

@@ -1,10 +1,11 @@
 """A run whose steps are planned here: driver, policy and executor, on a simulated clock or on real kernels."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from gpu_runner.run.driving import Surroundings, prepare
-from gpu_runner.run.playing import Sampler
+from gpu_runner.run.playing import Finalise, Sampler
 from gpu_runner.run.target import open_target
 from gpu_runner.run.trust import Scenario, with_trust
 from scheduler_core.drive.ports import Sink
@@ -12,6 +13,7 @@ from scheduler_core.evidence.finalise import finalise
 from scheduler_core.evidence.live import LiveSampler
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.policies.manifests import resolve
+from scheduler_core.sim.alone import alone_e2e
 from scheduler_core.spec.job import RunJob, Sample
 from scheduler_core.types.records import Record, RunStarted
 from scheduler_core.types.time import Ns
@@ -25,12 +27,12 @@ class InsideRun:
         InputError: policy, model, device or profile cannot be had.
     """
 
-    finalise = staticmethod(finalise)
-
     def __init__(self, job: RunJob, plan: ArrivalPlan) -> None:
         self._job = job
         self._plan = plan
         self._policy = resolve(job.policy)
+        alone = None if job.profile is None else alone_e2e(job.profile, self._policy.batch.token_budget or 0)
+        self.finalise: Finalise = partial(finalise, alone=alone)
         self._target = open_target(job, self._policy, prefix_block_size=plan.block_size)
 
     def sampler(self, interval_ns: Ns, on_sample: Callable[[Sample], None]) -> Sampler:

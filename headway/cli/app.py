@@ -2,7 +2,7 @@
 
 import typer
 
-from headway.cli import compare, demo, judge, local, profiles, remote, show, sweep
+from headway.cli import compare, demo, judge, local, profiles, remote, show, studies, sweep
 
 app = typer.Typer(
     help="Decide how to schedule LLM serving, with evidence.",
@@ -17,6 +17,9 @@ app.command("play")(local.play)
 app.command("judge")(judge.judge)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
+app.command("guided")(studies.guided)
+app.command("search")(studies.search)
+app.command("study")(studies.study)
 app.command("calibrate")(local.calibrate)
 app.command("profiles")(profiles.profiles)
 trace.command("inspect")(local.trace_inspect)

@@ -63,6 +63,10 @@ class PlayProgress(_Bar):
         done = step.number - 1 + step.done / max(step.requests, 1)
         self._show(text, done, step.total, always=step.done == 0)
 
+    def policies(self, done: int, total: int) -> None:
+        """Policies of a search played so far."""
+        self._show(f"{self._title}: {done} of at most {total} policies", done, total, always=done == total)
+
 
 class CalibrationProgress(_Bar):
     """Steps of a calibration."""

@@ -3,16 +3,16 @@
 import numpy as np
 
 from scheduler_core.evidence.columns import Codes, Ints
-from scheduler_core.evidence.metric import tail
-from scheduler_core.evidence.requests import Requests
-from scheduler_core.evidence.schema import ClassSummary
+from scheduler_core.evidence.metric import absent, present, tail
+from scheduler_core.evidence.requests import Floats, Requests
+from scheduler_core.evidence.schema import Absence, ClassSummary, Figure
 from scheduler_core.evidence.tables import Mask
 
 CLASS_FIELDS = ("ttft", "e2e", "queue_wait")
 
 
-def class_summaries(requests: Requests) -> dict[str, ClassSummary]:
-    """One summary per tenant and per tier, where a run has several of either."""
+def class_summaries(requests: Requests, slowdown: Floats | None) -> dict[str, ClassSummary]:
+    """One summary per tenant and per tier, where a run has several of either; ``slowdown`` is by request."""
     found: dict[str, ClassSummary] = {}
     kinds: tuple[tuple[str, Codes, Ints], ...] = (
         ("tenant", requests.labels.tenants, requests.rows["tenant"]),
@@ -24,11 +24,11 @@ def class_summaries(requests: Requests) -> dict[str, ClassSummary]:
         for code, name in enumerate(codes.values):
             rows = requests.counted & (column == code)
             if rows.any():
-                found[f"{kind} {name}"] = _summary(requests, rows)
+                found[f"{kind} {name}"] = _summary(requests, rows, slowdown)
     return found
 
 
-def _summary(requests: Requests, rows: Mask) -> ClassSummary:
+def _summary(requests: Requests, rows: Mask, slowdown: Floats | None) -> ClassSummary:
     done = rows & requests.finished
     late = np.full(int((rows & ~requests.finished).sum()), np.inf)
     metrics = {}
@@ -36,4 +36,20 @@ def _summary(requests: Requests, rows: Mask) -> ClassSummary:
         values = np.concatenate([np.sort(requests.columns[f"{field}_ms"].values[done]), late])
         for share in (0.5, 0.95):
             metrics[f"{field}_p{share * 100:.0f}_censored_ms"] = tail(values, share)
+    metrics["token_share"] = _token_share(requests, done)
+    if slowdown is None:
+        metrics["slowdown_mean_x"] = absent("x", Absence.NOT_MEASURED, "no calibrated E2E of the same requests alone")
+    elif done.any():
+        metrics["slowdown_mean_x"] = present(float(slowdown[done].mean()), "x", int(done.sum()))
+    else:
+        metrics["slowdown_mean_x"] = absent("x", Absence.FAILED, "finished nothing: infinitely slow", 0)
     return ClassSummary(offered=int(rows.sum()), finished=int(done.sum()), metrics=metrics)
+
+
+def _token_share(requests: Requests, done: Mask) -> Figure:
+    """Share of the output tokens of finished measured requests that went to this class."""
+    tokens = requests.rows["output_tokens"]
+    total = float(tokens[requests.warm_finished].sum())
+    if not total:
+        return absent("share", Absence.NOT_APPLICABLE, "nothing finished")
+    return present(float(tokens[done].sum()) / total, "share", int(done.sum()))

@@ -1,6 +1,6 @@
 """From the records of a run to its tables, audit and summary, in one pass."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -22,7 +22,9 @@ from scheduler_core.spec.workload import Tier
 from scheduler_core.types.errors import ExecutorError
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import Record, RunStarted
-from scheduler_core.types.time import NS_PER_MS
+from scheduler_core.types.time import NS_PER_MS, Ns
+
+Alone = Callable[[int, int], Ns]
 
 
 def finalise(
@@ -33,18 +35,21 @@ def finalise(
     repeat: int,
     tiers: Mapping[str, Tier],
     warmup_share: float = 0.0,
+    alone: Alone | None = None,
 ) -> RunSummary:
     """Write tables, audit and summary of a run into ``folder`` and return the summary.
 
     Files: requests, steps and gaps (and outputs, where there are real tokens) as Parquet, ``audit.json``,
     ``summary.json`` and ``benchmark.json``; each appears whole, under its final name, or not at all. Open requests
-    are held as objects, everything else as arrays or on disk. `ExecutorError` when the records have no start.
+    are held as objects, everything else as arrays or on disk. ``alone`` is the calibrated time of a request (prompt
+    tokens, output tokens) by itself, without which slowdowns are not measured. `ExecutorError` when the records have
+    no start.
     """
     started, stream = _first(iter(records))
     metadata = {"run": started.run, "attempt": str(started.attempt), "arm": arm, "repeat": str(repeat)}
     labels = Labels()
     steps, gaps = steps_table(folder, labels, metadata), gaps_table(folder, labels, metadata)
-    folding = _Folding(steps, gaps, labels, warmup_share)
+    folding = _Folding(steps, gaps, labels, warmup_share=warmup_share, alone=alone)
     rows = folding.play(stream)
     steps.close()
     gaps.close()
@@ -67,11 +72,12 @@ def summarise(
     repeat: int,
     tiers: Mapping[str, Tier],
     warmup_share: float = 0.0,
+    alone: Alone | None = None,
 ) -> RunSummary:
     """The summary that `finalise` would return, with no file written; for many short runs."""
     started, stream = _first(iter(records))
     gaps = IntRows(GAP_INTS)
-    folding = _Folding(_Dropped(), gaps, Labels(), warmup_share)
+    folding = _Folding(_Dropped(), gaps, Labels(), warmup_share=warmup_share, alone=alone)
     rows = folding.play(stream)
     held = gaps.take()
     tables = folding.tables(started, rows, tiers, lambda: [(held["request"], held["gap_ns"] / NS_PER_MS)])
@@ -88,7 +94,10 @@ class _Dropped:
 class _Folding:
     """The pass over the records: fold and audit side by side, rows going to the tables as they come."""
 
-    def __init__(self, steps: TakesRow, gaps: TakesRow, labels: Labels, warmup_share: float) -> None:
+    def __init__(
+        self, steps: TakesRow, gaps: TakesRow, labels: Labels, *, warmup_share: float, alone: Alone | None
+    ) -> None:
+        self.alone = alone
         self.labels = labels
         self.totals = StepTotals(steps, lambda: self.fold.window.start_ns is not None)
         self.fold = RunFold(self.totals, gaps, labels, warmup_share=warmup_share)
@@ -118,6 +127,7 @@ class _Folding:
             loads=len(loads),
             device_bytes=None if held == MISSING else held,
             handoffs=self.fold.handoffs,
+            alone=self.alone,
         )
 
     def summary(self, tables: RunTables, place: tuple[str, int]) -> RunSummary:
@@ -169,7 +179,7 @@ def _summary(
         stall_causes=requests.longest_gap_causes(tables.stalled),
         metrics=figures,
         tiers=tier_summaries(requests, tables.tiers),
-        classes=class_summaries(requests),
+        classes=class_summaries(requests, tables.slowdown),
         pools=tables.use.pools(),
         cold_requests=int(requests.cold.sum()),
         audit=audit,

@@ -4,6 +4,8 @@ The same entries feed summaries, gates, tooltips, exports and docs, so a figure 
 """
 
 from scheduler_core.evidence.client_metrics import client_metrics
+from scheduler_core.evidence.cost_metrics import cost_metrics
+from scheduler_core.evidence.fairness import fairness_metrics
 from scheduler_core.evidence.handoff_metrics import handoff_metrics
 from scheduler_core.evidence.latency_metrics import latency_metrics
 from scheduler_core.evidence.metric import Metric
@@ -12,7 +14,15 @@ from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Figure
 
 METRICS: dict[str, Metric] = {
-    metric.name: metric for metric in (*latency_metrics(), *run_metrics(), *handoff_metrics(), *client_metrics())
+    metric.name: metric
+    for metric in (
+        *latency_metrics(),
+        *run_metrics(),
+        *handoff_metrics(),
+        *client_metrics(),
+        *fairness_metrics(),
+        *cost_metrics(),
+    )
 }
 
 

@@ -258,14 +258,10 @@ def _absences() -> list[Metric]:
         _never("network_wait_ms", "ms", "waiting for link, credit or peer", "lower", none, single),
         _never("input_transfer_bytes", "bytes", "bytes of input copied to the device", "lower",
                Absence.NOT_MEASURED, "the executor does not count them"),
-        _never("fairness_jain", "index", "Jain's index over per-tenant slowdown = E2E / E2E of the same request alone",
-               "higher", Absence.NOT_MEASURED, "no calibrated E2E of the same requests alone"),
         _never("isolation_shift_share", "share", "shift of one class's p99 when the other's load doubles", "lower",
                Absence.NOT_MEASURED, "needs a run with the other class doubled"),
         _never("concurrency_capacity", "requests", "highest load that meets the SLO at the stated attainment",
                "higher", Absence.NOT_MEASURED, "needs a load sweep"),
-        _never("cost_per_million_tokens", "currency", "device hours x price / valid output tokens", "lower",
-               Absence.NOT_MEASURED, "no price was declared"),
     ]  # fmt: skip
 
 

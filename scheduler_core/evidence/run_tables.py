@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from scheduler_core.evidence.tables import Mask, open_table
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.quantile import quantile
 from scheduler_core.types.records import RunStarted
-from scheduler_core.types.time import Ns
+from scheduler_core.types.time import NS_PER_MS, Ns
 
 # A stream has stalled when nothing came for a second, and for ten times what is usual in the run.
 STALL_MS = 1000.0
@@ -79,15 +79,20 @@ def gaps_of_file(path: Path) -> Iterable[tuple[Ints, Floats]]:
         yield batch.column("request").to_numpy(), batch.column("gap_ms").to_numpy()
 
 
-def devices_of(policy: Mapping[str, Any]) -> int:
-    """Devices that a resolved policy serves with: one for each instance of its pools."""
-    pools = policy.get("pools") or {}
-    return int(pools.get("devices") or 1)
+def devices_of(started: RunStarted) -> int:
+    """Devices that serve a run: one for each instance here, those of a server's sources elsewhere."""
+    server = started.target.get("server")
+    if server:
+        return sum(int(source.get("devices", 1)) for source in server.get("sources") or []) or 1
+    return len(started.instances) or 1
 
 
 @dataclass(frozen=True)
 class RunTables:
-    """One run, ready for the metric registry; ``gaps`` yields (request, gap in ms) columns, batch by batch."""
+    """One run, ready for the metric registry; ``gaps`` yields (request, gap in ms) columns, batch by batch.
+
+    ``alone`` gives the calibrated time of a request (prompt tokens, output tokens) with the device to itself.
+    """
 
     started: RunStarted
     requests: Requests
@@ -99,6 +104,7 @@ class RunTables:
     loads: int
     device_bytes: int | None
     handoffs: HandoffTotals = field(default_factory=HandoffTotals)
+    alone: Callable[[int, int], Ns] | None = None
 
     @property
     def modelled(self) -> bool:
@@ -108,7 +114,7 @@ class RunTables:
     @property
     def devices(self) -> int:
         """Devices that the run held while it lasted."""
-        return devices_of(self.started.policy)
+        return devices_of(self.started)
 
     @property
     def window_s(self) -> float:
@@ -133,6 +139,19 @@ class RunTables:
     def attainment(self) -> Attainment:
         """Which requests met the objectives of their tier."""
         return attainment(self.requests, self.tiers)
+
+    @cached_property
+    def slowdown(self) -> Floats | None:
+        """E2E / E2E alone by request, NaN where it did not finish; None without a calibration."""
+        if self.alone is None:
+            return None
+        requests, alone = self.requests, self.alone
+        found = np.full(len(requests), np.nan)
+        rows = np.flatnonzero(requests.finished)
+        prompts, outputs = (requests.rows[name][rows].tolist() for name in ("prompt_tokens", "output_tokens"))
+        alone_ms = np.array([alone(*each) for each in zip(prompts, outputs, strict=True)]) / NS_PER_MS
+        found[rows] = requests.columns["e2e_ms"].values[rows] / np.maximum(alone_ms, 1 / NS_PER_MS)
+        return found
 
     @cached_property
     def gap_ms(self) -> Floats:

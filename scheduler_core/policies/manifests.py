@@ -376,6 +376,32 @@ def _check_served(policy: PolicySpec, *, server: bool) -> None:
         raise InputError([Problem("policy", message)])
 
 
+def check_playable(policy: PolicySpec, target: TargetSpec, profile: Profile | None) -> PolicySpec:
+    """``policy`` with every default written out, if ``target`` can play it; ``profile`` is that of a modelled one.
+
+    Raises:
+        InputError: names what is wrong or what the target cannot do.
+    """
+    # What a torch model allows is known to its worker alone; 1 leaves only the checks against the pool.
+    model_length = 1 if profile is None else profile.model_length
+    kv_blocks = target.kv_blocks or (None if profile is None else profile.kv_blocks)
+    resolved = resolve(policy)
+    _check_served(policy, server=target.server is not None)
+    check_against(policy, model_length=model_length, kv_blocks=kv_blocks)
+    check_layout(resolved, target)
+    _check_execution(resolved, target)
+    return resolved
+
+
+def playable(policy: PolicySpec, target: TargetSpec, profile: Profile | None) -> bool:
+    """Whether `check_playable` has nothing against it."""
+    try:
+        check_playable(policy, target, profile)
+    except InputError:
+        return False
+    return True
+
+
 def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, PolicySpec]:
     """Each arm's policy with every default written out, in the order of the arms.
 
@@ -384,18 +410,11 @@ def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, Pol
     Raises:
         InputError: lists what is wrong in any arm, each with its path (``arms.NAME.batch.size``).
     """
-    # What a torch model allows is known to its worker alone; 1 leaves only the checks against the pool.
-    model_length = 1 if profile is None else profile.model_length
-    kv_blocks = spec.target.kv_blocks or (None if profile is None else profile.kv_blocks)
     resolved: dict[str, PolicySpec] = {}
     problems: list[Problem] = []
     for name, policy in spec.arms.items():
         try:
-            resolved[name] = resolve(policy)
-            _check_served(policy, server=spec.target.server is not None)
-            check_against(policy, model_length=model_length, kv_blocks=kv_blocks)
-            check_layout(resolved[name], spec.target)
-            _check_execution(resolved[name], spec.target)
+            resolved[name] = check_playable(policy, spec.target, profile)
         except InputError as error:
             problems += [Problem(f"arms.{name}.{item.where}".rstrip("."), item.message) for item in error.problems]
     if problems:

@@ -14,6 +14,7 @@ from scheduler_core.files import sha256_of
 from scheduler_core.spec.base import PositiveFloat, PositiveInt, Seed, Spec
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.server import Access
+from scheduler_core.spec.studies import SearchSpec
 from scheduler_core.spec.target import Profile, TargetSpec, TorchTarget
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.patience import Patience
@@ -60,6 +61,19 @@ class CalibrationJob(Spec):
     quick: bool = Field(False, description="Fewer measured steps, for sizing a demo rather than for planning.")
     workdir: str
     wall_limit_s: PositiveFloat = 600.0
+
+
+class SearchJob(Spec):
+    """One search, for ``python -m gpu_runner.search JOB.json``: same messages, artifact ``search.json``."""
+
+    run: str
+    attempt: PositiveInt = 1
+    spec: SearchSpec
+    profile: Profile = Field(description="Of the modelled target, resolved.")
+    group_profiles: dict[str, Profile] = Field({}, description="Of a cluster's groups, as in a run.")
+    plan_file: str = Field(description="Path of the frozen arrival plan.")
+    workdir: str
+    wall_limit_s: PositiveFloat = 3600.0
 
 
 class StateMessage(Spec):

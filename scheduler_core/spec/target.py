@@ -25,6 +25,9 @@ class TorchTarget(Spec):
     )
     kv_blocks: PositiveInt = Field(512, description="KV blocks that exist, unless the policy asks for fewer.")
     weight_seed: Seed = 0
+    price_per_device_hour: PositiveFloat | None = Field(
+        None, description="Price of one device for an hour, in any currency; with it summaries say what tokens cost."
+    )
 
     @field_validator("model")
     @classmethod
@@ -52,6 +55,9 @@ class ModelledTarget(Spec):
     )
     topology: Topology | None = Field(None, description="Several instances; absent: one.")
     noise: bool = Field(True, description="Per-step residuals and run drift at the size that calibration measured.")
+    price_per_device_hour: PositiveFloat | None = Field(
+        None, description="Price of one device for an hour, in any currency; with it summaries say what tokens cost."
+    )
 
 
 class TargetSpec(Spec):

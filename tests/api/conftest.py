@@ -22,6 +22,7 @@ from controlplane.fleet.models import Profile, Worker
 from controlplane.policies.models import Policy
 from controlplane.policies.services import create_policy
 from controlplane.runs.models import Run
+from controlplane.studies.models import Study
 from controlplane.workloads.models import Dataset, Workload
 from controlplane.workloads.services import create_workload, import_trace
 from tests.samples import EXPERIMENT, POLICY, WORKLOAD
@@ -125,6 +126,7 @@ class World:
     run: Run
     profile: Profile
     worker: Worker
+    study: Study
 
     def arguments(self, name: str) -> dict[str, Any]:
         """URL arguments of the view called ``name``."""
@@ -135,6 +137,7 @@ class World:
             "experiment": self.experiment.pk,
             "run": self.run.pk,
             "profile": self.profile.pk,
+            "study": self.study.pk,
         }
         found: dict[str, Any] = {"pk": things.get(name.partition("-")[0], "")}
         found |= {"number": 1, "attempt": 1, "name": "summary.json"}
@@ -170,7 +173,9 @@ def world(owner: User) -> World:
     Segment.objects.create(number=1, records=1, file=_stored("a/00001.jsonl"), **facts)
     samples = [{"seq": seq, "t_s": seq / 10} for seq in range(1, 8)]
     SampleChunk.objects.create(run=run, attempt=1, first_seq=1, last_seq=7, samples=samples)
-    return World(dataset, workload, policy, experiment, run, profile, worker)
+    asked = {"name": "budgets", "workload": WORKLOAD, "space": {"batch.size": {"values": ["4"]}}}
+    study = Study.objects.create(owner=owner, kind="search", name="budgets", spec=asked, run=run)
+    return World(dataset, workload, policy, experiment, run, profile, worker, study)
 
 
 def _stored(name: str) -> str:

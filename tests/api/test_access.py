@@ -16,7 +16,7 @@ VERBS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 PUBLIC = {"health"}
 OWNER_ONLY = {
     "workload-versions", "policy-versions", "experiment-cancel", "run-cancel", "run-retry", "run-close", "experiment",
-    "workload", "policy", "dataset",
+    "workload", "policy", "dataset", "study-cancel", "study-resume",
 }  # fmt: skip
 STAFF_ONLY = {"worker-drain"}
 NEED_EVIDENCE = {"run-export", "experiment-export"}  # the world's runs have not ended
@@ -95,6 +95,7 @@ def test_the_table_of_protected_views_is_complete(world: World) -> None:
     creating = {
         "datasets", "dataset-inspect", "workloads", "workload-preview", "policies", "experiments", "experiment-check",
         "experiment-clone", "profiles", "profile-calibrate", "comparisons",
+        "studies-guided", "studies-search",
     }  # fmt: skip
     changing = {name for name, _, known in _all(world) if known - {"GET"}}
     assert changing == creating | OWNER_ONLY | STAFF_ONLY

@@ -64,7 +64,10 @@ def test_lists_filter_and_page_without_gap_or_double(world: World, api: Api) -> 
     assert len(runs) == 4
 
 
-@pytest.mark.parametrize("address", ["/experiments", "/runs", "/workloads", "/policies", "/datasets", "/profiles"])
+LISTS = ("/experiments", "/runs", "/workloads", "/policies", "/datasets", "/profiles", "/studies")
+
+
+@pytest.mark.parametrize("address", LISTS)
 def test_a_list_costs_the_same_queries_however_long(
     world: World, api: Api, address: str, django_assert_max_num_queries: Any
 ) -> None:
@@ -255,3 +258,28 @@ def test_a_trace_in_use_stays(world: World, api: Api) -> None:
 
 def test_a_run_that_no_worker_holds_cannot_be_closed_by_force(world: World, api: Api) -> None:
     assert api.post(f"/runs/{world.run.pk}/close").status_code == 409
+
+
+def test_a_guided_plan_is_followed_stage_by_stage(api: Api) -> None:
+    asked = {"name": "tuning", "workload": WORKLOAD, "target": {"torch": {"device": "cpu"}}}
+    made: Any = api.post("/studies/guided", asked)
+    assert made.status_code == 201
+    data = made.json()
+    assert (data["kind"], data["status"], data["spec"]["start"]["policy"]) == ("guided", "running", "static")
+    assert [(stage["number"], stage["title"], stage["status"]) for stage in data["stages"]] == [
+        (0, "step selection", "queued")
+    ]
+    assert api.get(data["stages"][0]["url"].removeprefix("http://testserver")).json()["name"].startswith("tuning 1")
+    assert [row["id"] for row in api.get("/studies?kind=guided&status=running").json()["results"]] == [data["id"]]
+    assert api.post(f"/studies/{data['id']}/cancel").json()["status"] == "cancelled"
+    assert api.post(f"/studies/{data['id']}/cancel").status_code == 409
+    assert api.post(f"/studies/{data['id']}/resume").json()["status"] == "running"
+
+
+def test_a_search_is_queued_as_a_run(api: Api) -> None:
+    asked = {"name": "budgets", "workload": WORKLOAD, "space": {"batch.size": {"values": [4, 8]}}}
+    data = api.post("/studies/search", asked).json()
+    assert (data["kind"], data["result"], data["stages"]) == ("search", None, [])
+    assert api.get(f"/runs/{data['run']}").json()["kind"] == "search"
+    wrong: Any = api.post("/studies/search", {**asked, "space": {"batch.sise": {"values": [1]}}})
+    assert wrong.status_code == 400 and "batch.sise" in wrong.content.decode()

@@ -67,6 +67,7 @@ def test_answers_fit_what_is_described(world: World, api: Api, document: dict[st
         "experiments": world.experiment.pk,
         "runs": world.run.pk,
         "profiles": world.profile.pk,
+        "studies": world.study.pk,
     }
     checked = 0
     for path, verbs in document["paths"].items():

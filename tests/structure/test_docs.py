@@ -10,8 +10,10 @@ import yaml
 from django.core.management import get_commands
 
 from scheduler_core.policies.manifests import manifests
+from scheduler_core.spec.base import Spec
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
+from scheduler_core.spec.studies import GuidedSpec, SearchSpec
 from tests.structure.sources import ROOT, sources
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -63,6 +65,11 @@ def test_command_line_commands_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_are_accepted(path: Path) -> None:
+    studies: dict[str, type[Spec]] = {"guided.yaml": GuidedSpec, "search.yaml": SearchSpec}
+    kind = studies.get(path.name)
+    if kind is not None:
+        parse(kind, yaml.safe_load(path.read_text()))
+        return
     spec = parse(ExperimentSpec, yaml.safe_load(path.read_text()))
     assert len(spec.arms) >= 2
 

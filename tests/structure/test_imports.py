@@ -51,7 +51,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "scheduler_core.evidence",
         "scheduler_core.verdict",
     ),
-    "headway": ("scheduler_core", "gpu_runner.run"),
+    "headway": ("scheduler_core", "gpu_runner.run", "gpu_runner.search"),
     "installer": (),
     "bench": ("scheduler_core", "gpu_runner", "headway", "controlplane"),
 }

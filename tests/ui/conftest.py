@@ -17,10 +17,11 @@ from controlplane.policies.models import PolicyVersion
 from controlplane.policies.services import add_version as add_policy_version
 from controlplane.policies.services import create_policy
 from controlplane.runs.models import Attempt, Run
+from controlplane.studies.models import Study
 from controlplane.workloads.models import Dataset, WorkloadVersion
 from controlplane.workloads.services import create_workload, import_trace
 from tests.samples import EXPERIMENT, WORKLOAD
-from tests.ui.samples import HOSTILE, PROFILE, SUMMARY, TRACE, VERDICT
+from tests.ui.samples import HOSTILE, PROFILE, SEARCH, SEARCH_RESULT, SUMMARY, TRACE, VERDICT
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +65,7 @@ class World:
     profile: Profile
     artifact: Artifact
     segment: Segment
+    study: Study
 
 
 @pytest.fixture
@@ -104,7 +106,10 @@ def world(owner: User) -> World:
         started_at=timezone.now(), heartbeat_at=timezone.now(),
     )  # fmt: skip
     profile = Profile.objects.create(owner=owner, name=HOSTILE, data=PROFILE)
-    return World(experiment, run, workload, policy, dataset, worker, profile, artifact, segment)
+    study = Study.objects.create(
+        owner=owner, kind="search", name="budgets", spec=SEARCH, status="failed", reason=HOSTILE, result=SEARCH_RESULT
+    )
+    return World(experiment, run, workload, policy, dataset, worker, profile, artifact, segment, study)
 
 
 TRACE_OPTIONS = {"time_unit": "s"}

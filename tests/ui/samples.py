@@ -63,3 +63,17 @@ VERDICT: dict[str, Any] = {
         }
     ],
 }  # fmt: skip
+
+SEARCH: dict[str, Any] = {
+    "name": "budgets", "workload": EXPERIMENT["workload"], "space": {"batch.size": {"values": ["4", "8"]}},
+}  # fmt: skip
+SEARCH_RESULT: dict[str, Any] = {
+    "name": HOSTILE, "method": "grid", "objectives": {"cost_per_million_tokens": "lower", "ttft_p95_ms": "lower"},
+    "trials": [
+        {"number": 0, "choice": {}, "figures": {"cost_per_million_tokens": 2.0, "ttft_p95_ms": 90.0}},
+        {"number": 1, "choice": {"batch.size": HOSTILE},
+         "figures": {"cost_per_million_tokens": 1.0, "ttft_p95_ms": 80.0}},
+        {"number": 2, "choice": {"batch.size": "8"}, "failure": HOSTILE},
+    ],
+    "front": [1], "best": [1], "sentence": HOSTILE,
+}  # fmt: skip

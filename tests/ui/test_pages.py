@@ -1,7 +1,7 @@
 """Every page: for its owner, a teammate and a stranger, with wrong verbs, ids that mean nothing, and hostile names."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from controlplane.ui.urls import urlpatterns
 from tests.ui.conftest import World, signed_in
 from tests.ui.samples import HOSTILE
 
-ARGUMENTS = {
+ARGUMENTS: dict[str, Callable[[World], list[Any]]] = {
     "experiment": lambda w: [w.experiment.pk],
     "run": lambda w: [w.run.pk],
     "run-artifact": lambda w: [w.run.pk, w.artifact.pk],
@@ -25,17 +25,19 @@ ARGUMENTS = {
     "policy": lambda w: [w.policy.policy_id],
     "policy-version": lambda w: [w.policy.policy_id, 2],
     "profile": lambda w: [w.profile.pk],
+    "study": lambda w: [w.study.pk],
+    "study-new": lambda w: ["guided"],
 }
 SHOWN = [
     "home", "experiments", "experiment-new", "experiment", "experiment-spec", "runs", "run", "run-artifact",
     "run-segment", "workloads", "workload-new", "workload-version", "traces", "trace-new", "trace", "policies",
-    "policy-new", "policy-version", "fleet", "profile", "measured",
+    "policy-new", "policy-version", "fleet", "profile", "measured", "studies", "study", "study-new",
 ]  # fmt: skip
 OWNERS_ONLY = ["workload-edit", "policy-edit"]
 LEADING_ON = ["workload", "policy"]
 ACTING = [
     "run-first", "experiment-cancel", "experiment-archive", "experiment-notes", "run-cancel", "run-retry", "run-close",
-    "workload-archive", "trace-delete", "policy-archive", "calibrate", "worker-drain",
+    "study-cancel", "study-resume", "workload-archive", "trace-delete", "policy-archive", "calibrate", "worker-drain",
 ]  # fmt: skip
 ON_SOMETHING = [name for name in ACTING if name not in ("run-first", "calibrate")]
 HTML = [name for name in SHOWN if name not in ("experiment-spec", "run-artifact", "run-segment")]
@@ -43,7 +45,7 @@ HTML = [name for name in SHOWN if name not in ("experiment-spec", "run-artifact"
 
 def path_of(name: str, world: World) -> str:
     subject = name.rpartition("-")[0] if name not in ARGUMENTS else name
-    arguments = ARGUMENTS.get(subject, lambda w: [])(world)
+    arguments = ARGUMENTS[subject](world) if subject in ARGUMENTS else []
     if name in ("experiment-new", "workload-new", "trace-new", "policy-new", "worker-drain", "run-first"):
         arguments = []
     return reverse(name, args=arguments)

@@ -168,7 +168,7 @@ class _Supervision:
                 adopt_profile(run=self._run)
             except InputError as error:
                 return State.FAILED, str(error)
-        elif summary is None:
+        elif summary is None and self._run.kind == Run.Kind.ARM:
             return State.FAILED, "the run says it succeeded but handed in no summary"
         return State.SUCCEEDED, reason
 

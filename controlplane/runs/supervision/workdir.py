@@ -9,7 +9,7 @@ from django.conf import settings
 from controlplane.runs.lifecycle import LEASED_STATES
 from controlplane.runs.models import Run
 from controlplane.workloads.selectors import copy_file
-from scheduler_core.spec.job import CalibrationJob, RunJob
+from scheduler_core.spec.job import CalibrationJob, RunJob, SearchJob
 from scheduler_core.spec.parse import parse
 
 log = logging.getLogger(__name__)
@@ -21,13 +21,16 @@ def prepare(run: Run) -> tuple[Path, list[str]]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     common = {**run.job, "run": run.pk, "attempt": run.attempt, "workdir": str(folder)}
-    job: RunJob | CalibrationJob
+    job: RunJob | CalibrationJob | SearchJob
     if run.kind == Run.Kind.CALIBRATION:
         job, command = parse(CalibrationJob, common), settings.RUN_CALIBRATE_COMMAND
     else:
         assert run.plan is not None  # every run that is no calibration plays one
-        plan_file = copy_file(run.plan.file, folder / "plan.jsonl.gz")
-        job, command = parse(RunJob, common | {"plan_file": str(plan_file)}), settings.RUN_COMMAND
+        common["plan_file"] = str(copy_file(run.plan.file, folder / "plan.jsonl.gz"))
+        if run.kind == Run.Kind.SEARCH:
+            job, command = parse(SearchJob, common), settings.RUN_SEARCH_COMMAND
+        else:
+            job, command = parse(RunJob, common), settings.RUN_COMMAND
     job_file = folder / "job.json"
     job_file.write_text(job.model_dump_json(indent=1))
     return folder, [*command, str(job_file)]

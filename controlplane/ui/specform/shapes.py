@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from controlplane.ui.readings import SPELLED
-from scheduler_core.spec import base, goal, policy, target, workload
+from scheduler_core.spec import base, goal, policy, studies, target, workload
 
 Choices = tuple[tuple[str, str], ...]
 
@@ -60,9 +60,10 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
         hidden=("file",),
         more=("format", "columns", "time_unit", "block_size", "same_instant", "zero_output"),
     ),
-    target.TorchTarget: Layout(more=("dtype", "threads", "weight_seed")),
+    target.TorchTarget: Layout(more=("dtype", "threads", "weight_seed", "price_per_device_hour")),
     goal.GoalSpec: Layout(more=("confidence",)),
     policy.PolicySpec: Layout(),
+    studies.Dimension: Layout(variants={"values": ("values",), "range": ("low", "high", "scale", "whole", "points")}),
 }
 
 

@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 
 from controlplane.experiments.models import Experiment
 from controlplane.runs.lifecycle import State
+from controlplane.studies.models import Study
 from controlplane.ui import readings
 
 register = template.Library()
@@ -34,6 +35,7 @@ _STATUSES: dict[str, tuple[str, str]] = {
     Experiment.Status.DECIDED: ("good", "scales"),
     Experiment.Status.FAILED: ("bad", "cross"),
     Experiment.Status.CANCELLED: ("", "stop"),
+    Study.Status.ENDED: ("good", "check"),
 }
 _DECISIONS = {"accept": ("good", "check"), "tune": ("warn", "tune"), "reject": ("bad", "cross")}
 _GATES = {
@@ -79,7 +81,7 @@ def _looks(looks: dict[str, tuple[str, str]], choices: list[tuple[str, str]]) ->
 
 @register.simple_tag
 def status_badge(status: str, size: str = "") -> SafeString:
-    """An experiment's status as icon and word."""
+    """An experiment's or a study's status as icon and word."""
     tone, name = _STATUSES.get(status, ("", "info"))
     return _badge(tone, name, status.capitalize(), size)
 

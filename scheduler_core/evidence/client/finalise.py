@@ -127,7 +127,7 @@ def _summary(
         stall_causes=requests.longest_gap_causes(tables.stalled),
         metrics=figures,
         tiers=tier_summaries(requests, tables.tiers),
-        classes=class_summaries(requests),
+        classes=class_summaries(requests, tables.slowdown),
         cold_requests=int(requests.cold.sum()),
         deployment={} if deployed is None else _deployment(deployed.server, deployed.version, deployed.settings),
         void=fold.effort.void if fold.effort is not None else "",

@@ -18,12 +18,17 @@ CHARTED = ("ttft_p95_ms", "tpot_p95_ms", "longest_gap_p95_ms", "goodput_rps")
 
 def experiment_page(verdict: Verdict, runs: Sequence[RunSummary]) -> str:
     """The page of an experiment: verdicts first, then every run's headline figures."""
-    body = [_comparison(comparison) for comparison in verdict.comparisons]
-    body += [_sweep(sweep) for sweep in verdict.sweeps]
-    body.append(f"<p>Outputs: {html.escape(verdict.identical_outputs)}.</p>")
+    body = verdict_parts(verdict)
     body += [bar_chart(f"{name}, mean over runs", _means(runs, name), METRICS[name].unit) for name in CHARTED]
-    body.append("<h2>Runs</h2>" + _table(("run", "arm", "repeat", *CHARTED, "audit"), [_run_row(run) for run in runs]))
-    return _page(verdict.experiment, body)
+    body.append("<h2>Runs</h2>" + table(("run", "arm", "repeat", *CHARTED, "audit"), [_run_row(run) for run in runs]))
+    return page(verdict.experiment, body)
+
+
+def verdict_parts(verdict: Verdict) -> list[str]:
+    """A verdict as parts of a page."""
+    parts = [_comparison(comparison) for comparison in verdict.comparisons]
+    parts += [_sweep(sweep) for sweep in verdict.sweeps]
+    return [*parts, f"<p>Outputs: {html.escape(verdict.identical_outputs)}.</p>"]
 
 
 def run_page(run: RunSummary) -> str:
@@ -34,17 +39,17 @@ def run_page(run: RunSummary) -> str:
         "outcomes": ", ".join(f"{count} {name}" for name, count in run.outcomes.items() if count),
         "outputs": run.outputs_digest or "no real tokens", "audit": _audit(run),
     }  # fmt: skip
-    body = [_table(("", ""), list(facts.items()))]
+    body = [table(("", ""), list(facts.items()))]
     if not run.audit.passed:
         broken = [(violation.rule, violation.where, violation.message) for violation in run.audit.violations]
-        body.append("<h2>Violations</h2>" + _table(("rule", "where", "numbers"), broken))
-    body.append("<h2>Questions</h2>" + _table(("question", "answer", "fields"), answers(run)))
+        body.append("<h2>Violations</h2>" + table(("rule", "where", "numbers"), broken))
+    body.append("<h2>Questions</h2>" + table(("question", "answer", "fields"), answers(run)))
     rows = [
         (name, _figure(figure), str(figure.n or ""), METRICS[name].formula if name in METRICS else "")
         for name, figure in run.metrics.items()
     ]
-    body.append("<h2>Figures</h2>" + _table(("metric", "value", "n", "formula"), rows))
-    return _page(f"Run {run.run}", body)
+    body.append("<h2>Figures</h2>" + table(("metric", "value", "n", "formula"), rows))
+    return page(f"Run {run.run}", body)
 
 
 def _comparison(comparison: Comparison) -> str:
@@ -88,7 +93,7 @@ def _gates(gates: Sequence[Gate]) -> str:
         for gate in gates
     ]  # fmt: skip
     head = ("metric", "baseline", "candidate", "change", "label", "gate", "state")
-    return interval_chart(gates) + _table(head, rows) if rows else ""
+    return interval_chart(gates) + table(head, rows) if rows else ""
 
 
 def _means(runs: Sequence[RunSummary], metric: str) -> dict[str, float]:
@@ -122,13 +127,15 @@ def _list(title: str, items: Iterable[str]) -> str:
     return f"<h3>{title}</h3><ul>{rows}</ul>" if rows else ""
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of texts, escaped."""
     top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _page(title: str, body: Sequence[str]) -> str:
+def page(title: str, body: Sequence[str]) -> str:
+    """A whole page around ``body``, with its style inside."""
     style = files("scheduler_core.verdict.report").joinpath("page.css").read_text(encoding="utf-8")
     name = html.escape(title)
     return (

@@ -1,0 +1,1 @@
+"""Search for policies on the modelled target: one process plays them all."""
