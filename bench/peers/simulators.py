@@ -1,6 +1,6 @@
 """Other simulators on the workloads of `bench.core`, each in an environment of its own.
 
-A peer's program is `bench/peers/peer_NAME.py`, run by the interpreter that HEADWAY_NAME_PYTHON names. It reads what to
+A peer's program is `bench/peers/peer_NAME.py`, run by the interpreter that `VARIABLES` tells. It reads what to
 simulate as one JSON object (`Load.asked`), the requests from a file in Mooncake's layout, and answers with one: CPU
 seconds, requests finished, output tokens and peak memory. Request counts are cut for those that would take minutes.
 """
@@ -19,6 +19,13 @@ from scheduler_core.types.arrival import PlannedRequest
 
 PEERS = {"dynamo": 100_000, "vidur": 1_000, "sched_sim": 1_000}
 """Name to the most requests it is given."""
+
+VARIABLES = {
+    "dynamo": "HEADWAY_DYNAMO_PYTHON",
+    "vidur": "HEADWAY_VIDUR_PYTHON",
+    "sched_sim": "HEADWAY_SCHED_SIM_PYTHON",
+}
+"""Name to the environment variable with the interpreter in which it is installed."""
 
 HASH_TOKENS = 512
 LIMIT_S = 30.0
@@ -54,11 +61,6 @@ class Load:
         return {"requests": str(path), "hash_tokens": HASH_TOKENS} | {name: getattr(self, name) for name in names}
 
 
-def variable(name: str) -> str:
-    """The environment variable with the interpreter in which peer ``name`` is installed."""
-    return f"HEADWAY_{name.upper()}_PYTHON"
-
-
 def simulate(name: str, load: Load) -> dict[str, float]:
     """One peer's answer to ``load``, with ``requests_per_cpu_s``.
 
@@ -66,7 +68,7 @@ def simulate(name: str, load: Load) -> dict[str, float]:
         PeerMissingError: it is not installed here.
         PeerFailedError: it crashed, took more than `LIMIT_S`, or left requests or tokens out.
     """
-    python = interpreter(variable(name))
+    python = interpreter(VARIABLES[name])
     with TemporaryDirectory() as folder:
         asked = load.asked(Path(folder), PEERS[name])
         rows = [json.loads(line) for line in Path(asked["requests"]).read_text().splitlines()]

@@ -18,8 +18,8 @@ def _stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
     path = tmp_path / "python"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
-    for name in simulators.PEERS:
-        monkeypatch.delenv(simulators.variable(name), raising=False)
+    for variable in simulators.VARIABLES.values():
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HEADWAY_VIDUR_PYTHON", str(path))
 
 
