@@ -8,6 +8,8 @@ from torch.nn.functional import rms_norm, silu
 
 from gpu_runner.engine.native.compiled import UnavailableError, library
 
+_FORMATS = {torch.float32: "f32", torch.bfloat16: "bf16"}
+
 
 class Elementwise(Protocol):
     """What the decoder needs beside products and attention."""
@@ -31,14 +33,17 @@ class TorchElementwise:
 
 
 class NativeElementwise(TorchElementwise):
-    """One pass over memory each, for fp32 rows on the CPU; anything else goes the way of PyTorch."""
+    """One pass over memory each, for rows on the CPU; rows of odd width go the way of PyTorch."""
 
-    def __init__(self, threads: int) -> None:
-        """`UnavailableError` says why there are no compiled kernels here."""
+    def __init__(self, dtype: torch.dtype, threads: int) -> None:
+        """`UnavailableError` says why there are no compiled kernels for ``dtype`` here."""
+        name = _FORMATS.get(dtype)
+        if name is None:
+            raise UnavailableError(f"no kernel for {dtype}")
         loaded = library()
         self._lanes = loaded.lanes()
         self._threads = threads
-        self._norm, self._gated = loaded.rms_norm, loaded.silu_mul
+        self._norm, self._gated = getattr(loaded, f"rms_norm_{name}"), getattr(loaded, f"silu_mul_{name}")
         self._norm.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_long, ctypes.c_long, ctypes.c_float, ctypes.c_int]
         self._gated.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_long, ctypes.c_long, ctypes.c_int]
         self._norm.restype = self._gated.restype = None
@@ -62,9 +67,9 @@ class NativeElementwise(TorchElementwise):
 
 def build_elementwise(dtype: torch.dtype, device: torch.device, threads: int) -> Elementwise:
     """The fastest that works for this format on this device."""
-    if device.type == "cpu" and dtype is torch.float32:
+    if device.type == "cpu":
         try:
-            return NativeElementwise(threads)
+            return NativeElementwise(dtype, threads)
         except UnavailableError:
             pass
     return TorchElementwise()

@@ -15,7 +15,7 @@ from gpu_runner.engine.fingerprint import cpu_model
 
 _HERE = Path(__file__).parent
 _UNITS = ("paged", "elementwise")
-_SOURCES = ("paged.c", "paged.h", "elementwise.c", "vectors.h")
+_SOURCES = ("paged.c", "paged.h", "elementwise.c", "rowwise.h", "vectors.h")
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fPIC")
 _COMPILE_LIMIT_S = 120
 

@@ -45,12 +45,6 @@ static inline uint16_t bf16_put(float x) /* round to nearest even */
     return (uint16_t)((wide + 0x7fff + (wide >> 16 & 1)) >> 16);
 }
 
-static inline vf bf16_load(const uint16_t *p)
-{
-    const vu wide = __builtin_convertvector(*(const vh *)p, vu) << 16;
-    return (vf)wide;
-}
-
 static inline void prefetch(const void *p, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += 64)

@@ -26,6 +26,18 @@ static inline vf load(const float *p) { return *(const vf *)p; }
 static inline void store(float *p, vf x) { *(vf *)p = x; }
 static inline vf select_(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
 
+static inline vf bf16_load(const uint16_t *p)
+{
+    const vu wide = __builtin_convertvector(*(const vh *)p, vu) << 16;
+    return (vf)wide;
+}
+
+static inline void bf16_store(uint16_t *p, vf x) /* round to nearest even */
+{
+    const vu wide = (vu)x;
+    *(vh *)p = __builtin_convertvector((wide + 0x7fff + (wide >> 16 & 1)) >> 16, vh);
+}
+
 static inline float sum_of(vf x)
 {
     float total = 0;
