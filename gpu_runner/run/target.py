@@ -86,6 +86,7 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
         dtype=spec.dtype,
         threads=spec.threads,
         kv_blocks=blocks,
+        host_blocks=policy.cache.host_blocks or 0,
         block_size=_block_size(policy),
         prefix_block_size=prefix_block_size,
         weight_seed=spec.weight_seed,

@@ -114,8 +114,7 @@ class Driver:
             if self._failures >= FAILURES_IN_A_ROW:
                 reason = f"{self._failures} steps failed in a row"
                 return self._end(complete=False, reason=reason, outcome=Outcome.FAILED)
-            self._deliver(self.executor.now_ns())
-            now = self.executor.now_ns()
+            now = self._up_to_now()
             if len(self._flight) < self.depth and self._launch(now) and len(self._flight) < self.depth:
                 continue
             if self._flight:
@@ -179,6 +178,16 @@ class Driver:
             raise ExecutorError(f"{self._total - self._ended} requests are open, but nothing is due any more")
         if times and self.executor.wait(min(times)) is not None:
             raise ExecutorError("a step came back, but none was launched")
+
+    def _up_to_now(self) -> Ns:
+        """Deliver what is due; the time by which nothing more is, so that a replay at that time delivers the same."""
+        now = self.executor.now_ns()
+        while (due := self._agenda.next_ns()) is not None and due <= now:
+            self._deliver(now)
+            now = self.executor.now_ns()
+        if not self._agenda.undelivered:
+            self.instance.close_arrivals()
+        return now
 
     def _deliver(self, now_ns: Ns) -> None:
         while (due := self._agenda.take_due(now_ns)) is not None:

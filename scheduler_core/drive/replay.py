@@ -28,7 +28,8 @@ class ReplayExecutor:
         self._steps = iter(steps)
         self._launched: StepResult | None = None
         self._next = next(self._steps, None)
-        self._now: Ns = 0
+        # What arrived before the recording planned its first step was taken up together then.
+        self._now: Ns = self._next.planned_ns if self._next is not None else 0
 
     def now_ns(self) -> Ns:
         return self._now

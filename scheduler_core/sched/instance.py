@@ -243,6 +243,10 @@ class Instance:
         """Free blocks, next to be allocated first."""
         return self._state.memory.free_order()
 
+    def block_tables(self) -> dict[int, tuple[int, ...]]:
+        """The block table of each request that holds blocks, in the order of its positions."""
+        return {live.id: tuple(live.table) for live in self._state.requests.values() if live.table}
+
     def take_records(self) -> list[Record]:
         """Records of decisions since the last call, in order."""
         records, self._state.records = self._state.records, []
