@@ -15,6 +15,7 @@ from controlplane.ui.specform.building import Setting, build, node_paths
 from controlplane.ui.specform.editing import edit_rows, numbered
 from controlplane.ui.specform.nodes import Leaf
 from controlplane.ui.specform.reading import read
+from controlplane.ui.specform.shapes import label_of
 from scheduler_core.policies.manifests import manifests
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
@@ -238,3 +239,17 @@ def test_rows_are_added_and_removed() -> None:
     suggest = lambda path, used: numbered("tenant", used)  # noqa: E731
     assert list(read(WorkloadSpec, edit_rows(post, "add:tenants", suggest), PLAIN)["tenants"]) == ["a", "b", "tenant-1"]
     assert list(read(WorkloadSpec, edit_rows(post, "remove:tenants.0", suggest), PLAIN)["tenants"]) == ["b"]
+
+
+def test_a_list_of_names_is_read_with_its_spaces() -> None:
+    """Names of groups may have spaces in them; commas and lines part them."""
+    post = QueryDict("policy=vllm_v1&pools.layout=split&pools.prefill=big ones, small%0Alast")
+    assert read(PolicySpec, post, policy_setting())["pools"] == {
+        "layout": "split",
+        "prefill": ["big ones", "small", "last"],
+    }
+
+
+def test_units_of_links_are_written_as_people_write_them() -> None:
+    assert label_of("link_gb_per_s") == ("Link", "GB/s")
+    assert label_of("link_latency_us") == ("Link latency", "µs")

@@ -64,6 +64,8 @@ def _value(shape: Shape, post: QueryDict, setting: Setting, name: str) -> Any:
         return None
     if shape.kind == "numbers":
         return [_scalar(part) for part in re.split(r"[\s,;]+", text) if part]
+    if shape.kind == "names":
+        return [name for part in re.split(r"[,;\n]+", text) if (name := part.strip())]
     if shape.kind == "flag":
         return {"true": True, "false": False}.get(text, text)
     return _scalar(text) if shape.kind == "number" else text

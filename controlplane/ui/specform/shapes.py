@@ -10,14 +10,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from controlplane.ui.readings import SPELLED
-from scheduler_core.spec import base, goal, policy, studies, target, workload
+from scheduler_core.spec import base, goal, policy, studies, target, topology, workload
 
 Choices = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A field's kind: ``text``, ``number``, ``numbers``, ``flag``, ``select``, ``model``, ``items`` or ``pairs``.
+    """A field's kind: text, number, names, numbers, flag, select, model, items or pairs.
 
     ``model`` is the class of a model or of the items; ``choices`` the values of a select or the keys of pairs;
     ``optional`` says that a model may be absent as a whole, which differs from one with nothing but defaults.
@@ -64,6 +64,10 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
     goal.GoalSpec: Layout(more=("confidence",)),
     policy.PolicySpec: Layout(),
     studies.Dimension: Layout(variants={"values": ("values",), "range": ("low", "high", "scale", "whole", "points")}),
+    policy.PoolsSection: Layout(
+        more=("handoff_budget_ms", "patience_ms", "broken", "reserve", "move", "look_every_ms"),
+    ),
+    topology.Topology: Layout(more=("broken_share", "late_share", "late_ms")),
 }
 
 
@@ -95,7 +99,7 @@ def _shape(annotation: Any, *, percent: bool = False) -> Shape:
         return Shape("pairs", choices=_literals(_alternatives(key)[0]), percent=inner.percent)
     if origin is tuple:
         inner = _shape(get_args(options[0])[0])
-        return Shape("items", model=inner.model) if inner.kind == "model" else Shape("numbers")
+        return Shape("items", model=inner.model) if inner.kind == "model" else Shape(_LISTS[inner.kind])
     if all(get_origin(item) is Literal for item in options):
         return Shape("select", choices=_literals(options))
     if options == [bool]:
@@ -126,9 +130,12 @@ def _literals(options: list[Any]) -> tuple[str, ...]:
     return tuple(str(value) for item in options if get_origin(item) is Literal for value in get_args(item))
 
 
+_LISTS = {"number": "numbers", "text": "names"}
 _UNITS = {
+    "_gb_per_s": "GB/s",
     "_rps": "requests/s",
     "_ms": "ms",
+    "_us": "µs",
     "_ns": "ns",
     "_s": "s",
     "tokens": "tokens",
@@ -146,6 +153,7 @@ _LABELS = {
     "over_s": "Over",
     "for_s": "For",
     "policy": "Preset",
+    "prefill": "Prefill groups",
     "better_by": "Better by at least",
     "guard": "Guards",
     "size": "Batch size",
@@ -159,7 +167,7 @@ def label_of(name: str) -> tuple[str, str]:
         unit = "requests"
     if name in _LABELS:
         return _LABELS[name], unit
-    stem = re.sub(r"_(ms|ns|s)$", "", name)
+    stem = re.sub(r"_(gb_per_s|ms|us|ns|s)$", "", name)
     words = [_SPELLED.get(word, word) for word in stem.split("_")]
     text = " ".join(words)
     return text[:1].upper() + text[1:], unit
