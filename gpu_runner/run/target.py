@@ -90,7 +90,6 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
         block_size=_block_size(policy),
         prefix_block_size=prefix_block_size,
         weight_seed=spec.weight_seed,
-        host_blocks=policy.cache.host_blocks or 0,
     )
     executor = TorchExecutor(settings)
     report = executor.load()
