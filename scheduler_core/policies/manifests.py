@@ -4,7 +4,8 @@ A package adds policies with an entry point in the group ``headway.policies`` th
 """
 
 import difflib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -20,7 +21,8 @@ GROUP = "headway.policies"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A policy for people: ``settable`` maps each dotted setting that applies to its help text.
+    """A policy for people: ``settable`` maps each dotted setting that applies to its help text, ``choices`` names the
+    only words it takes where those are fewer than the setting has.
 
     ``defaults`` fills every setting that has a default; ``builder`` names the function that composes the policy, as
     ``module:function``, and is imported only by whoever runs it.
@@ -34,6 +36,7 @@ class Manifest:
     defaults: PolicySpec
     settable: dict[str, str]
     builder: str
+    choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 _POOL = {
@@ -61,6 +64,10 @@ _PREEMPTS = {
     "back); keep (waits with the blocks it has); cheapest (recompute or swap, by estimated time). swap and cheapest "
     "need host_blocks.",
 }
+_AGE = (
+    "longest_prefix: tokens that each step of waiting counts for, so that a request with nothing in the cache is not "
+    "passed for ever. 0: no such bound."
+)
 _QUEUE = {
     "batch.size": "Most requests running at once.",
     "batch.token_budget": "Most tokens computed in one step, prefill and decode together.",
@@ -111,7 +118,7 @@ VLLM_V1 = Manifest(
     defaults=PolicySpec.model_validate(
         {
             "policy": "vllm_v1",
-            "order": {"by": "arrival"},
+            "order": {"by": "arrival", "age_tokens": 256},
             "cache": {**_CACHE, "prefix": "hash", "watermark": 0},
             "batch": {
                 "size": 64,
@@ -126,7 +133,9 @@ VLLM_V1 = Manifest(
     ),
     settable={
         "order.by": "Who is next: arrival; priority (tier, then arrival); urgency (priority, and takes a slot of a "
-        "full batch from a worse request); shortest (declared output, aged). Also decides who is preempted.",
+        "full batch from a worse request); shortest (declared output, aged); longest_prefix (most found in the cache); "
+        "prefix_tree (those with a common prefix together). Also decides who is preempted.",
+        "order.age_tokens": _AGE,
         **_POOL,
         **_PREEMPTS,
         "cache.watermark": "Share of the pool kept free when a request is admitted beside running ones.",
@@ -143,7 +152,7 @@ def _defaults(policy: str, *, cache: dict[str, Any], batch: dict[str, Any]) -> P
     return PolicySpec.model_validate(
         {
             "policy": policy,
-            "order": {"by": "arrival"},
+            "order": {"by": "arrival", "age_tokens": 256},
             "cache": {**_CACHE, **cache},
             "batch": {"size": 64, "token_budget": 2048, "chunked_prefill": True, "queue_limit": 0, **batch},
             "pools": _POOLS,
@@ -201,7 +210,15 @@ SGLANG = Manifest(
     "least advanced when that was too little.",
     citation="SGLang 0.5.23; rules G-01, G-08, G-09, G-12, G-16 to G-25.",
     defaults=_defaults("sglang", cache={"prefix": "radix"}, batch={"token_budget": 8192}),
-    settable={**_POOL, **_PREEMPTS, **_QUEUE},
+    settable={
+        "order.by": "Who is next: arrival; longest_prefix (most found in the cache); prefix_tree (those with a common "
+        "prefix together, the most shared first). By arrival while more than 128 wait.",
+        "order.age_tokens": _AGE,
+        **_POOL,
+        **_PREEMPTS,
+        **_QUEUE,
+    },
+    choices={"order.by": ("arrival", "longest_prefix", "prefix_tree")},
     builder="scheduler_core.policies.presets:sglang",
 )
 
@@ -212,7 +229,7 @@ VTC = Manifest(
     summary="The tenant that was served least so far comes next; idle time earns no credit. Batches as vllm_v1.",
     citation="VTC artefact 192c2e2, arXiv 2401.00588; rules VT-01 to VT-06.",
     defaults=VLLM_V1.defaults.model_copy(update={"policy": "vtc"}),
-    settable={name: text for name, text in VLLM_V1.settable.items() if name != "order.by"},
+    settable={name: text for name, text in VLLM_V1.settable.items() if not name.startswith("order.")},
     builder="scheduler_core.policies.presets:vtc",
 )
 
@@ -274,23 +291,27 @@ def resolve(spec: PolicySpec) -> PolicySpec:
         for key, value in given.items():
             if f"{section}.{key}" not in manifest.settable and value != default[key]:
                 problems.append(_not_taken(manifest, section, key, default[key]))
+            choices = manifest.choices.get(f"{section}.{key}", (value,))
+            if value not in choices:
+                message = f"policy {manifest.name!r} takes one of {', '.join(choices)}, not {value!r}"
+                problems.append(Problem(f"{section}.{key}", message))
         merged[section] = {**default, **given}
-    cache = merged["cache"]
-    if cache.get("eviction") in LEAVES_ONLY and cache.get("prefix") == "hash":
-        problems.append(
-            Problem(
-                "cache.eviction",
-                f"{cache['eviction']} may drop a beginning before what follows it, which block hashes then find no "
-                "more; use it with prefix radix, or one of lru, lfu, slru, aged",
-            )
-        )
-    if cache.get("preemption") in ("swap", "cheapest") and not cache.get("host_blocks"):
-        problems.append(
-            Problem("cache.preemption", f"{cache['preemption']} copies to host memory: set cache.host_blocks as well")
-        )
+    problems += _cache_problems(merged["cache"])
     if problems:
         raise InputError(problems)
     return PolicySpec.model_validate(merged)
+
+
+def _cache_problems(cache: dict[str, Any]) -> Iterator[Problem]:
+    """What does not go together in a complete cache section."""
+    if cache.get("eviction") in LEAVES_ONLY and cache.get("prefix") == "hash":
+        yield Problem(
+            "cache.eviction",
+            f"{cache['eviction']} may drop a beginning before what follows it, which block hashes then find no more; "
+            "use it with prefix radix, or one of lru, lfu, slru, aged",
+        )
+    if cache.get("preemption") in ("swap", "cheapest") and not cache.get("host_blocks"):
+        yield Problem("cache.preemption", f"{cache['preemption']} copies to host memory: set cache.host_blocks as well")
 
 
 def _not_taken(manifest: Manifest, section: str, key: str, fixed: object) -> Problem:

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 from scheduler_core.kv.rules import CacheRules
+from scheduler_core.policies.parts import ByArrival
 from scheduler_core.policies.preemption import CheaperWay, KeepBlocks, SwapOut
+from scheduler_core.policies.prefix_order import DepthFirstByWeight, LongestPrefixFirst
 from scheduler_core.sched.decisions import Publish
 from scheduler_core.sched.policy import PolicySet, Preemption
-from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.policy import PREFIX_ORDERS, PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.errors import InputError, Problem
 
@@ -29,6 +31,18 @@ def with_pool(policy: PolicySet, spec: PolicySpec, profile: Profile | None) -> P
         cache=CacheRules(index=index, eviction=cache.eviction or "lru", host_blocks=cache.host_blocks or 0),
         preemption=_preemption(spec, policy.limits.block_size, profile),
     )
+
+
+def with_prefix_order(policy: PolicySet, spec: PolicySpec) -> PolicySet:
+    """``policy`` with its waiting requests put in order by the prefix cache, where the resolved ``spec`` says so.
+
+    Without a cache to look at it stays first come, first served (G-04).
+    """
+    if spec.order.by not in PREFIX_ORDERS or spec.cache.prefix in (None, "none"):
+        return policy
+    by_length = spec.order.by == "longest_prefix"
+    arrange = LongestPrefixFirst(spec.order.age_tokens or 0) if by_length else DepthFirstByWeight()
+    return replace(policy, order=ByArrival(first_come=False), arrange=arrange)
 
 
 def _preemption(spec: PolicySpec, block_size: int, profile: Profile | None) -> Preemption | None:

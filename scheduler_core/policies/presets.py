@@ -29,7 +29,7 @@ from scheduler_core.policies.parts import (
     WorstCase,
     WorstPriority,
 )
-from scheduler_core.policies.pool import with_pool
+from scheduler_core.policies.pool import with_pool, with_prefix_order
 from scheduler_core.policies.ratio import NewTokenRatio, PromptAndClippedLimit
 from scheduler_core.policies.vtc import VirtualTokenCounter
 from scheduler_core.sched.decisions import Place, Publish, Retain
@@ -79,7 +79,7 @@ def vllm_v1(spec: PolicySpec, limits: Limits) -> PolicySet:
     return PolicySet(
         name="vllm_v1",
         limits=limits,
-        order=ByPriority() if by_priority else orders[spec.order.by],
+        order=ByPriority() if by_priority else orders.get(spec.order.by, ByArrival()),
         shape=RunningThenWaiting(),
         chunk=LongPrefillCap(spec.batch.long_prefill_cap) if spec.batch.long_prefill_cap else WholeRequest(),
         reserve=WorstCase() if spec.cache.admit == "limit" else KnownTokens(),
@@ -167,7 +167,7 @@ def build_policy(spec: PolicySpec, capacity: Capacity) -> PolicySet:
     full = resolve(spec)
     module, _, function = manifest_of(full.policy).builder.partition(":")
     builder = cast(Callable[[PolicySpec, Limits], PolicySet], getattr(import_module(module), function))
-    return with_pool(builder(full, _limits(full, capacity)), full, capacity.profile)
+    return with_pool(with_prefix_order(builder(full, _limits(full, capacity)), full), full, capacity.profile)
 
 
 def build_instance(spec: PolicySpec, capacity: Capacity) -> Instance:

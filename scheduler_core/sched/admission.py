@@ -1,13 +1,47 @@
 """What letting a waiting request in means, whoever plans the step."""
 
+from collections.abc import Hashable, Sequence
+
 from scheduler_core.request.lifecycle import Event
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.memory import pledge
-from scheduler_core.sched.policy import Limits
+from scheduler_core.sched.policy import Arrange, Limits
 from scheduler_core.sched.state import InstanceState
+from scheduler_core.sched.view import RequestView
+from scheduler_core.sched.waiting import ArrivalQueue
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
 _ADMIT = Event.ADMIT
+
+
+class _Beginnings:
+    """The prefix cache as `scheduler_core.sched.view.Beginnings`."""
+
+    __slots__ = ("_memory", "_requests")
+
+    def __init__(self, state: InstanceState) -> None:
+        self._memory, self._requests = state.memory, state.requests
+
+    @property
+    def block_size(self) -> int:
+        return self._memory.block_size
+
+    def hit_tokens(self, request: RequestView) -> int:
+        return self._memory.found(self._requests[request.id])[1] * self._memory.block_size
+
+    def hit_keys(self, request: RequestView) -> Sequence[Hashable]:
+        keys, cached = self._memory.found(self._requests[request.id])
+        return keys[:cached]
+
+    def keys(self, request: RequestView) -> Sequence[Hashable]:
+        return self._memory.found(self._requests[request.id])[0]
+
+
+def arrange(state: InstanceState, order: Arrange) -> None:
+    """Put those who wait into the order of this step."""
+    assert isinstance(state.waiting, ArrivalQueue)  # what `queue_for` gives policies that arrange
+    arranged = order.arrange(list(state.waiting), _Beginnings(state))
+    state.waiting.arrange([request.id for request in arranged])
 
 
 def first_length(head: LiveRequest, want: int, *, most: int, left: int, limits: Limits) -> int:

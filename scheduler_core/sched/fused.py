@@ -64,6 +64,8 @@ class FusedInstance(Instance):
             grants, repeats = tuple(builder.grants.values()), False
         elif decoders:
             grants, repeats = (), not builder.preempted and decoders == len(state.running)
+            if self.policy.arrange is not None and state.waiting:
+                repeats = False  # every step may put another one first
         else:
             check_liveness(state, self.next_wakeup(now_ns))
             return None

@@ -43,6 +43,9 @@ class Memory(Protocol):
     def match(self, request: LiveRequest) -> list[int]:
         """Cached blocks of the request's beginning; never all of it, so that a first token is computed (V-21)."""
 
+    def found(self, request: LiveRequest) -> tuple[Sequence[int], int]:
+        """Identities of the blocks of the request's beginning that could be found, and how many of them are cached."""
+
     def idle(self, hits: list[int]) -> int:
         """How many of ``hits`` are free now, so that adopting them shrinks what can be allocated (V-10)."""
 
@@ -180,6 +183,13 @@ class BlockMemory:
         most = (request.known - 1) // self.block_size
         return self._ledger.readable(self._index.match(self._keys.extend(request, most)[:most]))
 
+    def found(self, request: LiveRequest) -> tuple[Sequence[int], int]:
+        if not self.caching:
+            return (), 0
+        most = (request.known - 1) // self.block_size
+        keys = self._keys.extend(request, most)[:most]
+        return keys, len(self._index.match(keys))
+
     def idle(self, hits: list[int]) -> int:
         return self._ledger.idle(hits)
 
@@ -312,6 +322,9 @@ class CountedMemory:
 
     def match(self, request: LiveRequest) -> list[int]:
         return []
+
+    def found(self, request: LiveRequest) -> tuple[Sequence[int], int]:
+        return (), 0
 
     def idle(self, hits: list[int]) -> int:
         return 0

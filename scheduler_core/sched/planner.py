@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import APART, LiveRequest
-from scheduler_core.sched.admission import first_length, start
+from scheduler_core.sched.admission import arrange, first_length, start
 from scheduler_core.sched.decisions import Deferral, Publish, Serve
 from scheduler_core.sched.memory import shortage
 from scheduler_core.sched.policy import PolicySet, Watch
@@ -299,6 +299,8 @@ class StepBuilder:
         waiting = self.state.waiting
         if not waiting:
             return
+        if self.policy.arrange is not None:
+            arrange(self.state, self.policy.arrange)
         skipped = []
         while (head := waiting.head()) is not None:
             if self._closed():

@@ -4,13 +4,13 @@ Rules for implementers: no clock, no randomness, no state unless the part says s
 arrival sequence last; O(log n) per request and step; each part names the rule ids it implements.
 """
 
-from collections.abc import Collection, Iterable, Reversible
+from collections.abc import Collection, Iterable, Reversible, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler_core.kv.rules import CacheRules
 from scheduler_core.sched.decisions import Deferral, Passes, Place, Publish, Remedy, Retain
-from scheduler_core.sched.view import RequestView, View
+from scheduler_core.sched.view import Beginnings, RequestView, View
 from scheduler_core.types.reasons import Preempt
 from scheduler_core.types.time import Ns
 
@@ -24,6 +24,13 @@ class Order(Protocol):
 
     def key(self, request: RequestView) -> tuple[int, ...]:
         """Smaller is earlier; equal keys go by arrival sequence. Must not change while the request waits."""
+
+
+class Arrange(Protocol):
+    """In which order are waiting requests considered, where that changes with the cache or with every step?"""
+
+    def arrange(self, waiting: Sequence[RequestView], cache: Beginnings) -> Sequence[RequestView]:
+        """The same requests in the order for this step. Asked before each step in which somebody may come in."""
 
 
 class Shape(Protocol):
@@ -161,6 +168,7 @@ class PolicySet:
     prefix_cache: bool = False
     cache: CacheRules = field(default_factory=CacheRules)
     preemption: Preemption | None = None
+    arrange: Arrange | None = None
     slots: Slots | None = None
     account: Account | None = None
     watch: Watch | None = None

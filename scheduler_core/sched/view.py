@@ -1,6 +1,6 @@
 """What policies may look at: numbers and read-only summaries, never the objects the planner changes."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol
 
 from scheduler_core.types.time import Ns
@@ -48,6 +48,22 @@ class RequestView(Protocol):
     def preemptions(self) -> int: ...
     @property
     def prefilling(self) -> bool: ...
+
+
+class Beginnings(Protocol):
+    """What the prefix cache has for requests that wait; asking changes nothing."""
+
+    @property
+    def block_size(self) -> int: ...
+
+    def hit_tokens(self, request: RequestView) -> int:
+        """Tokens of its beginning that are cached; never all of it."""
+
+    def hit_keys(self, request: RequestView) -> Sequence[Hashable]:
+        """Identities of the cached blocks of its beginning; equal ones mean equal beginnings up to there."""
+
+    def keys(self, request: RequestView) -> Sequence[Hashable]:
+        """As `hit_keys`, for all of its blocks that could ever be found."""
 
 
 class View(Protocol):

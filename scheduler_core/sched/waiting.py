@@ -2,12 +2,13 @@
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.decisions import Place
 from scheduler_core.sched.policy import PolicySet
+from scheduler_core.types.errors import CallerError
 
 Entry = tuple[int, tuple[int, ...], int, int, LiveRequest]
 
@@ -48,7 +49,7 @@ def queue_for(policy: PolicySet) -> Queue:
     """The cheapest queue that keeps the order of ``policy``."""
     if policy.account is not None:
         return FairQueue(policy.account.rank)
-    if policy.order.first_come and policy.requeue is Place.FRONT:
+    if policy.arrange is not None or (policy.order.first_come and policy.requeue is Place.FRONT):
         return ArrivalQueue()
     return WaitingQueue()
 
@@ -106,6 +107,13 @@ class ArrivalQueue:
     def restore(self, entry: LiveRequest) -> None:
         """Put back what `take` returned; what was taken last comes first."""
         self.push_front(entry)
+
+    def arrange(self, order: Iterable[int]) -> None:
+        """Put all requests, given by id, into this order. O(n)."""
+        requests = self._requests
+        self._requests = OrderedDict((number, requests[number]) for number in order)
+        if len(self._requests) != len(requests):
+            raise CallerError(f"{len(requests)} requests wait, {len(self._requests)} were put in order")
 
 
 class WaitingQueue:

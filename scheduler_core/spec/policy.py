@@ -14,11 +14,18 @@ from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Share, Sp
 class OrderSection(Spec):
     """Layer 1, request order: who is served first."""
 
-    by: Literal["arrival", "priority", "urgency", "shortest"] | None = Field(
+    by: Literal["arrival", "priority", "urgency", "shortest", "longest_prefix", "prefix_tree"] | None = Field(
         None,
         description="Waiting requests in order of arrival; by tier priority and then arrival; by urgency, which is "
-        "priority that also takes a slot from a worse request when the batch is full; or shortest declared output "
-        "first, aged so that nobody starves.",
+        "priority that also takes a slot from a worse request when the batch is full; shortest declared output first, "
+        "aged so that nobody starves; longest prefix found in the cache first; or those with a common prefix together, "
+        "the most shared first. The last two keep the order of arrival while more than 128 wait.",
+    )
+    age_tokens: int | None = Field(
+        None,
+        ge=0,
+        description="longest_prefix: a request counts this many more tokens found for every step it waited, so that "
+        "one with nothing in the cache is not passed for ever. 0: no such bound.",
     )
 
 
@@ -140,5 +147,8 @@ class PolicySpec(Spec):
 
 LEAVES_ONLY = ("fifo", "cost")
 """Orders of eviction that may rank a beginning before what follows it, so that only the radix tree can use them."""
+
+PREFIX_ORDERS = ("longest_prefix", "prefix_tree")
+"""Orders of waiting requests that look at the prefix cache."""
 
 SECTIONS = ("order", "cache", "batch", "pools", "execution")

@@ -115,6 +115,22 @@ SPECS = st.one_of(
         STOPPED,
     ),
     st.builds(
+        lambda name, size, order, cached: policy_spec(
+            name,
+            order__by=order,
+            order__age_tokens=4,
+            batch__size=size,
+            batch__token_budget=24,
+            cache__block_size=4,
+            cache__prefix=cached[0],
+            cache__eviction=cached[1],
+        ),
+        st.sampled_from(["vllm_v1", "sglang"]),
+        st.integers(1, 4),
+        st.sampled_from(["longest_prefix", "prefix_tree"]),
+        CACHED,
+    ),
+    st.builds(
         lambda name, size, budget: policy_spec(name, batch__size=size, batch__token_budget=budget, cache__block_size=4),
         st.sampled_from(["sarathi", "sglang", "vtc", "nano", "reserve_max"]),
         st.integers(1, 6),
