@@ -8,7 +8,7 @@ from gpu_runner.engine.attention.base import Attention, DeviceBatch
 from gpu_runner.engine.config import ModelConfig
 from gpu_runner.engine.model.elementwise import Elementwise, build_elementwise
 from gpu_runner.engine.model.mlp import DenseMlp, ExpertMlp, Mlp
-from gpu_runner.engine.model.parts import Linear, Workspace
+from gpu_runner.engine.model.parts import Linear, Workspace, build_linear
 from gpu_runner.engine.model.rope import rope_tables
 from gpu_runner.engine.model.weights import Weights
 
@@ -41,7 +41,7 @@ class Decoder:
         head = self._embedding
         if not config.tied:
             head = loader.tensor("lm_head.weight", (config.vocab_size, config.hidden))
-        self._head = Linear(head)
+        self._head = build_linear(head)
         self._workspace = Workspace(dtype, device)
         self._cos, self._sin = (
             table.to(device) for table in rope_tables(config.rope, config.head_dim, config.model_length)
@@ -50,12 +50,12 @@ class Decoder:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights on the device."""
-        tensors = [self._embedding, self._norm, *(() if self.config.tied else self._head.tensors)]
+        total = self._embedding.nbytes + self._norm.nbytes + (0 if self.config.tied else self._head.weight_bytes)
         for layer in self._layers:
             norms = (layer.input_norm, layer.query_norm, layer.key_norm, layer.mlp_norm)
-            tensors += [norm for norm in norms if norm is not None]
-            tensors += [*layer.qkv.tensors, *layer.output.tensors, *layer.mlp.tensors]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            total += sum(norm.nbytes for norm in norms if norm is not None)
+            total += layer.qkv.weight_bytes + layer.output.weight_bytes + layer.mlp.weight_bytes
+        return total
 
     def angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines of ``positions``, each ``[T, head_dim / 2]``."""
@@ -151,10 +151,11 @@ class _Loader:
         return DenseMlp(
             self._fused([(gate, width), (up, width)], hidden, bias=bias),
             self._fused([(down, hidden)], width, bias=bias),
+            width,
             self._elementwise,
         )
 
     def _fused(self, parts: list[tuple[str, int]], inputs: int, *, bias: bool) -> Linear:
         weight = torch.cat([self.tensor(f"{name}.weight", (size, inputs)) for name, size in parts])
         biases = torch.cat([self.tensor(f"{name}.bias", (size,)) for name, size in parts]) if bias else None
-        return Linear(weight, biases)
+        return build_linear(weight, biases)

@@ -13,8 +13,8 @@ class Mlp(Protocol):
     """Adds its output to the residual stream."""
 
     @property
-    def tensors(self) -> list[torch.Tensor]:
-        """Its parameters."""
+    def weight_bytes(self) -> int:
+        """Bytes of its parameters."""
 
     def add_to(self, hidden: torch.Tensor, normed: torch.Tensor, workspace: Workspace) -> None:
         """Add the output for ``normed`` ``[T, hidden]`` to ``hidden`` in place."""
@@ -23,15 +23,15 @@ class Mlp(Protocol):
 class DenseMlp:
     """``down(silu(gate(x)) * up(x))`` with gate and up fused into one product."""
 
-    def __init__(self, gate_up: Linear, down: Linear, elementwise: Elementwise) -> None:
+    def __init__(self, gate_up: Linear, down: Linear, width: int, elementwise: Elementwise) -> None:
         self._elementwise = elementwise
         self._gate_up = gate_up
         self._down = down
-        self._width = gate_up.tensors[0].shape[0] // 2
+        self._width = width
 
     @property
-    def tensors(self) -> list[torch.Tensor]:
-        return [*self._gate_up.tensors, *self._down.tensors]
+    def weight_bytes(self) -> int:
+        return self._gate_up.weight_bytes + self._down.weight_bytes
 
     def add_to(self, hidden: torch.Tensor, normed: torch.Tensor, workspace: Workspace) -> None:
         self._down.add_to(hidden, self._inner(normed, workspace))
@@ -54,8 +54,8 @@ class ExpertMlp:
         self._shape = shape
 
     @property
-    def tensors(self) -> list[torch.Tensor]:
-        return [*self._router.tensors, *(tensor for expert in self._experts for tensor in expert.tensors)]
+    def weight_bytes(self) -> int:
+        return self._router.weight_bytes + sum(expert.weight_bytes for expert in self._experts)
 
     def add_to(self, hidden: torch.Tensor, normed: torch.Tensor, workspace: Workspace) -> None:
         shares = torch.softmax(self._router(normed).float(), dim=-1)
