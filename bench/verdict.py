@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import harness
-from bench.cases.effects import DRIFT_SHARE, EFFECTS, PAIRS, RESIDUAL_SHARE, Effect, experiment, run, runs
+from bench.cases.effects import DRIFT_SHARE, EFFECTS, PAIRS, RESIDUAL_SHARE, Effect, answer, experiment, run
 from scheduler_core.evidence.finalise import finalise
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.workload import Tier
@@ -75,23 +75,23 @@ def _effects(trials: int) -> dict[str, Any]:
     for effect in EFFECTS:
         harness.say(f"  {effect.name} ...")
         spec = experiment(effect)
-        found[effect.name] = [decide(spec, runs(spec, effect, trial)).comparisons[0] for trial in range(trials)]
-    right = {effect.name: sum(is_right(effect, answer) for answer in found[effect.name]) for effect in EFFECTS}
-    droppers = [answer for name in ("slow requests dropped", "queue limit drops requests") for answer in found[name]]
+        found[effect.name] = [answer(spec, effect, trial) for trial in range(trials)]
+    right = {effect.name: sum(is_right(effect, one) for one in found[effect.name]) for effect in EFFECTS}
+    droppers = [one for name in ("slow requests dropped", "queue limit drops requests") for one in found[name]]
     return {
         "effect_trials": trials,
         "effect_3pct_right": right["step 3 percent longer"],
         "effect_10pct_right": right["step 10 percent longer"],
         "stall_right": right["stall of 2 s"],
-        "dropper_wins": sum(answer.decision == "accept" for answer in droppers),
+        "dropper_wins": sum(one.decision == "accept" for one in droppers),
         "right_by_effect": right,
     }
 
 
-def is_right(effect: Effect, answer: Comparison) -> bool:
+def is_right(effect: Effect, found: Comparison) -> bool:
     """Whether the decision is a right one and the headline names what it must."""
-    word = answer.decision.value if answer.decision else "not comparable"
-    return word in effect.right and effect.names in answer.headline
+    word = found.decision.value if found.decision else "not comparable"
+    return word in effect.right and effect.names in found.headline
 
 
 def _speed() -> dict[str, float]:

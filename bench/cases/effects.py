@@ -17,12 +17,16 @@ from scheduler_core.spec.target import Affine, Profile
 from scheduler_core.testing.builders import ListSink
 from scheduler_core.types.records import Admitted, Finished, Record, RunStarted, Step
 from scheduler_core.types.time import NS_PER_S
+from scheduler_core.verdict.decide import decide
+from scheduler_core.verdict.schema import Comparison
+from scheduler_core.verdict.sequential import Further, further
 from scheduler_core.workload.freeze import freeze
 
 RESIDUAL_SHARE = 0.05
 DRIFT_SHARE = 0.005
 KV_BLOCKS = 512
 PAIRS = 5
+MOST_PAIRS = 20
 
 Transform = Callable[[list[Record]], list[Record]]
 
@@ -115,13 +119,24 @@ def run(spec: ExperimentSpec, arm: str, repeat: int, seed: int, effect: Effect |
     return summarise(records, arm=arm, repeat=repeat, tiers=tiers, warmup_share=warmup)
 
 
-def runs(spec: ExperimentSpec, effect: Effect, trial: int, *, pairs: int = PAIRS) -> list[RunSummary]:
+def runs(spec: ExperimentSpec, effect: Effect, trial: int, repeats: range = range(PAIRS)) -> list[RunSummary]:
     """Interleaved pairs of one trial, each run with a noise seed of its own."""
     return [
-        run(spec, arm, repeat, (trial * pairs + repeat) * 2 + place, effect)
-        for repeat in range(pairs)
+        run(spec, arm, repeat, (trial * MOST_PAIRS + repeat) * 2 + place, effect)
+        for repeat in repeats
         for place, arm in enumerate(spec.arms)
     ]
+
+
+def answer(spec: ExperimentSpec, effect: Effect, trial: int) -> Comparison:
+    """One trial to its verdict, by the product's own rule: further pairs only while a declared look can use them."""
+    found: list[RunSummary] = []
+    more: Further | None = Further(spec.first_pairs(), frozenset(spec.arms))
+    while more:
+        found += runs(spec, effect, trial, range(len(found) // 2, more.pairs))
+        verdict = decide(spec, found)
+        more = further(spec.goal.looks, more.pairs, verdict)
+    return verdict.comparisons[0]
 
 
 def stalled(records: list[Record], share: float = 0.05, stall_s: float = 2.0) -> list[Record]:
@@ -218,6 +233,7 @@ def warm(records: list[Record]) -> list[Record]:
     return [primed if record is first else record for record in records]
 
 
+LOOKS = [PAIRS, 10, MOST_PAIRS]  # a small effect needs more pairs; the declared rule adds them only while they can help
 SPEED = {"primary": "e2e_p50_ms", "guard": {"tpot_p50_ms": 0.05}}
 TTFT = {"primary": "ttft_p95_ms", "better_by": 0.10, "guard": {"tpot_p95_ms": 0.05, "goodput_rps": -0.02}}
 BUSY = {"arrivals": {"poisson": {"rate_rps": 30}}}
@@ -226,8 +242,8 @@ SMALL = {"policy": "vllm_v1", "batch": {"size": 4}}
 PRIORITY = {**SMALL, "order": {"by": "priority"}}
 
 EFFECTS: tuple[Effect, ...] = (
-    Effect("step 3 percent longer", ("reject",), {"primary": "tpot_p50_ms", "better_by": 0.01, "guard": {}},
-           workload={"requests": 240}, slower=1.03),
+    Effect("step 3 percent longer", ("reject",), {"primary": "tpot_p50_ms", "better_by": 0.01, "looks": LOOKS},
+           slower=1.03),
     Effect("step 10 percent longer", ("reject",), {**SPEED, "better_by": 0.05}, slower=1.10),
     Effect("stall of 2 s", ("tune", "reject"), {**SPEED, "better_by": 0.05}, slower=0.8, transform=stalled,
            names="most often caused by stalled: held by policy"),

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Mapping
 
+from scheduler_core.verdict import wording
+
 ABSENCE_WORDS = {
     "not_measured": "not measured",
     "not_applicable": "does not apply",
@@ -59,16 +61,8 @@ def metric_unit(name: str) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with ``digits`` significant ones and thin thousands: 12,345 / 123 / 1.23 / 0.00123."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    if value == 0:
-        return "0"
-    if isinstance(value, int) or abs(value) >= 10 ** (digits - 1):
-        return f"{value:,.0f}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{min(decimals, 9)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    """A number in the words of `scheduler_core.verdict.wording`; a dash where there is none."""
+    return "–" if value is None or not math.isfinite(value) else wording.digits(value, digits)
 
 
 def duration(seconds: float | None) -> str:
@@ -109,18 +103,12 @@ def size(count: int | None) -> str:
 
 def share(value: float | None) -> str:
     """A fraction as a percentage: 0.8421 reads "84.2 %"."""
-    return "–" if value is None else f"{number(value * 100)} %"
+    return "–" if value is None else wording.share(value)
 
 
 def change(value: float | None) -> str:
-    """A relative change with its sign: 0.1 reads "+10 %", -0.0234 reads "−2.3 %"."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    percent = value * 100
-    digits = 1 if abs(percent) < 100 else 0
-    text = f"{abs(percent):.{digits}f}".removesuffix(".0")
-    sign = "" if text == "0" else "+" if percent > 0 else "−"
-    return f"{sign}{text} %"
+    """A relative change with its sign: 0.1 reads "+10 %"; a dash where there is none."""
+    return "–" if value is None or not math.isfinite(value) else wording.percent(value)
 
 
 def figure(data: Mapping[str, object] | None, name: str = "") -> tuple[str, str, bool]:

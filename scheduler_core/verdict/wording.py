@@ -20,26 +20,37 @@ def amount(value: float | None, unit: str) -> str:
     if value is None:
         return "infinite"
     if unit == "share":
-        return f"{value * 100:.1f} %"
+        return share(value)
     return digits(value) if unit == "count" else f"{digits(value)} {unit}".rstrip()
 
 
-def digits(value: float) -> str:
-    """Three significant digits for small numbers, whole ones from 100 on."""
-    if value == 0:
-        return "0"
-    places = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{min(places, 6)}f}"
+def digits(value: float, significant: int = 3) -> str:
+    """A number with ``significant`` digits, thousands apart, no exponent and no zeros that say nothing.
+
+    12,345 / 123 / 12.3 / 2 / 0.00123. Whole numbers from 100 on are written whole.
+    """
+    if not math.isfinite(value):
+        return "infinite" if value > 0 else "not defined"
+    if isinstance(value, int) or value == 0:
+        return f"{value:,.0f}"
+    places = max(0, significant - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{min(places, 9)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def share(value: float) -> str:
+    """A fraction as a percentage: 0.8421 reads "84.2 %"."""
+    return f"{digits(value * 100)} %"
 
 
 def percent(change: float | None) -> str:
-    """A signed relative change: ``+4.2 %``; infinite changes in words."""
+    """A signed relative change with at most one decimal: ``+4.2 %``; infinite changes in words."""
     if change is None or math.isnan(change):
         return "not defined"
     if math.isinf(change) or change > 100:
         return "over +10,000 %"
     rounded = round(change * 100, 1 if abs(change) < 1 else 0) or 0.0  # never a minus zero
-    return f"{rounded:+,.{1 if abs(change) < 1 else 0}f} %"
+    return f"{rounded:+,.1f}".removesuffix(".0").replace("+0", "0", 1 if rounded == 0 else 0) + " %"
 
 
 def within(interval: Interval | None) -> str:

@@ -108,7 +108,7 @@ def test_stalls_are_never_accepted_and_named_first() -> None:
     """Five of a hundred requests stall once for 2 s: no declared gate sees it, the watch does."""
     found = compare(arms(WIN, changed={"stall_share": 0.05, "longest_gap_max_ms": 2021.0}))
     assert found.decision == "tune"
-    assert "streams stall: 5.0 % of requests" in found.headline
+    assert "streams stall: 5 % of requests" in found.headline
     assert "2,021 ms" in found.headline
 
 

@@ -27,7 +27,7 @@ def test_every_medium_carries_decision_gates_and_reasons() -> None:
     for text in (render(verdict), pull_request(verdict), html.unescape(page)):
         assert all(condition in text for condition in comparison.conditions)
         assert all(reason in text for reason in comparison.why)
-        assert "+10.0 %" in text
+        assert "+10 %" in text
 
 
 def test_junit_counts_gates_by_state() -> None:
@@ -52,7 +52,7 @@ def test_page_needs_nothing_from_outside(tmp_path: Path) -> None:
     for question, answer, fields in answers(summary):
         assert html.escape(question) in pages[0]
         assert answer and fields
-    assert answers(summary)[3][1] == "one instance moves no state between pools"
+    assert answers(summary)[3][1] == "no request moved between instances"
     assert "<svg" in pages[1]
 
 
