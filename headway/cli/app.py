@@ -2,7 +2,7 @@
 
 import typer
 
-from headway.cli import compare, demo, judge, local, profiles, remote, show, studies, sweep
+from headway.cli import compare, demo, judge, local, profiles, remote, show, studies, sweep, trust
 
 app = typer.Typer(
     help="Decide how to schedule LLM serving, with evidence.",
@@ -29,6 +29,7 @@ app.command("submit")(remote.submit)
 app.command("check")(remote.check)
 app.command("list")(show.list_experiments)
 app.command("show")(show.show)
+app.command("trust")(trust.trust)
 app.command("watch")(remote.watch)
 app.command("cancel")(remote.cancel)
 app.command("retry")(remote.retry)
