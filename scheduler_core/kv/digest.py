@@ -46,6 +46,14 @@ class ChainKeys:
             keys.extend([own - number for number in range(len(keys), blocks)])
         return keys
 
+    def names(self, request: LiveRequest) -> tuple[list[int], int]:
+        """Keys of the shared blocks of ``request``, and the base that names its private ones."""
+        spec = request.spec
+        shared = min(len(spec.prefix_blocks) * spec.prefix_block_size, spec.prompt_tokens)
+        boundary = shared // self._block_size
+        keys = self.extend(request, boundary)[:boundary]
+        return keys, self._private(spec, keys[-1] if boundary else ROOT, boundary, shared)
+
     def _private(self, spec: RequestSpec, parent: int, boundary: int, shared: int) -> int:
         """Base of the keys of private blocks: what is shared before them and the seed, above all shared keys.
 

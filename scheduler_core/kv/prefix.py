@@ -1,6 +1,6 @@
 """What the ledger needs from an index of cached prompt beginnings."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from scheduler_core.types.errors import CallerError
@@ -11,6 +11,13 @@ class Evicted(NamedTuple):
 
     key: Hashable
     block: int
+
+
+class Hits(Protocol):
+    """The cached beginning of a request: its length in blocks, and their ids where blocks have any."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[int]: ...
 
 
 class PrefixIndex(Protocol):

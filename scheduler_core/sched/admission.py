@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 
+from scheduler_core.kv.prefix import Hits
 from scheduler_core.request.lifecycle import Event
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.memory import pledge
@@ -65,7 +66,7 @@ def first_length(head: LiveRequest, want: int, *, most: int, left: int, limits: 
     return left if outgrown and left == limits.token_budget else 0
 
 
-def start(state: InstanceState, request: LiveRequest, hits: list[int], *, promised_blocks: int) -> None:
+def start(state: InstanceState, request: LiveRequest, hits: Hits, *, promised_blocks: int) -> None:
     """Take a request from the queue into the running order with the blocks found, and keep what it was promised."""
     state.waiting.remove(request)
     request.apply(_ADMIT)

@@ -6,9 +6,10 @@ from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.commit import FusedEffects, commit_fused
 from scheduler_core.sched.decisions import Publish
+from scheduler_core.sched.extent_memory import ExtentMemory
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.laws import check_liveness
-from scheduler_core.sched.memory import CountedMemory
+from scheduler_core.sched.memory import CountedMemory, Memory
 from scheduler_core.sched.plan import FusedStep
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.undisturbed import Undisturbed, may_be_undisturbed
@@ -20,19 +21,19 @@ class FusedInstance(Instance):
     """The same instance for simulations: running requests that have caught up advance together, not one by one.
 
     Same planner, same policy, same decisions in the same order; only the unit of bookkeeping differs. Steps are
-    planned and completed one after the other, and evidence is what the caller keeps. Without a prefix cache blocks
-    are only counted.
+    planned and completed one after the other, and evidence is what the caller keeps. Blocks have no identity where
+    counts say all there is to say: without a prefix cache, and with one by hash in order of release.
     """
 
     def __init__(self, policy: PolicySet) -> None:
         super().__init__(policy)
-        state, limits = self._state, policy.limits
+        state = self._state
         state.keeps_records = False
-        self._publishes_late = policy.prefix_cache and policy.publish is Publish.AT_CONFIRM
-        self._publishes_early = policy.prefix_cache and policy.publish is Publish.AT_GRANT
+        state.memory = _memory_for(policy) or state.memory
+        by_member = state.memory.by_member
+        self._publishes_late = by_member and policy.publish is Publish.AT_CONFIRM
+        self._publishes_early = by_member and policy.publish is Publish.AT_GRANT
         self._copies = policy.cache.host_blocks > 0
-        if not policy.prefix_cache and not self._copies:
-            state.memory = CountedMemory(blocks=limits.kv_blocks, block_size=limits.block_size)
         self.undisturbed = Undisturbed(state, policy) if may_be_undisturbed(policy) else None
 
     @property
@@ -127,3 +128,15 @@ class FusedInstance(Instance):
     def live(self) -> Mapping[int, LiveRequest]:
         """Live requests by id; to be read only."""
         return self._state.requests
+
+
+def _memory_for(policy: PolicySet) -> Memory | None:
+    """The cheapest pool that counts as the policy's own would; None: that one."""
+    blocks, size, rules = policy.limits.kv_blocks, policy.limits.block_size, policy.cache
+    if rules.host_blocks:
+        return None
+    if not policy.prefix_cache:
+        return CountedMemory(blocks=blocks, block_size=size)
+    if rules.index == "hash" and rules.eviction == "lru" and policy.publish is not Publish.AT_CHUNK:
+        return ExtentMemory(blocks=blocks, block_size=size)
+    return None

@@ -6,7 +6,7 @@ from typing import Protocol
 from scheduler_core.kv.digest import ChainKeys
 from scheduler_core.kv.host import HostPool
 from scheduler_core.kv.ledger import Ledger
-from scheduler_core.kv.prefix import NoPrefixIndex, PrefixIndex
+from scheduler_core.kv.prefix import Hits, NoPrefixIndex, PrefixIndex
 from scheduler_core.kv.prefix_hash import HashIndex
 from scheduler_core.kv.prefix_radix import RadixIndex
 from scheduler_core.kv.rules import CacheRules
@@ -28,6 +28,8 @@ class Memory(Protocol):
     block_size: int
     pledged: int
     host: HostPool
+    by_member: bool
+    """Whether `publish_cohort` must hear of every step; else a member that leaves is settled once."""
 
     @property
     def total(self) -> int: ...
@@ -40,16 +42,16 @@ class Memory(Protocol):
     @property
     def clean(self) -> int: ...
 
-    def match(self, request: LiveRequest) -> list[int]:
+    def match(self, request: LiveRequest) -> Hits:
         """Cached blocks of the request's beginning; never all of it, so that a first token is computed (V-21)."""
 
     def found(self, request: LiveRequest) -> tuple[Sequence[int], int]:
         """Identities of the blocks of the request's beginning that could be found, and how many of them are cached."""
 
-    def idle(self, hits: list[int]) -> int:
+    def idle(self, hits: Hits) -> int:
         """How many of ``hits`` are free now, so that adopting them shrinks what can be allocated (V-10)."""
 
-    def adopt(self, request: LiveRequest, hits: list[int]) -> None:
+    def adopt(self, request: LiveRequest, hits: Hits) -> None:
         """Start the request's table with found blocks."""
 
     def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
@@ -70,6 +72,9 @@ class Memory(Protocol):
 
     def publish_cohort(self, cohort: Cohort) -> None:
         """Index what the members' step, just come back, has filled."""
+
+    def settle(self, request: LiveRequest) -> None:
+        """A member has left the cohort with its numbers written down."""
 
     def release(self, request: LiveRequest, *, fence: int | None = None) -> int:
         """Give up the request's blocks and pledge; returns how many blocks it held."""
@@ -127,7 +132,8 @@ def pledge(memory: Memory, request: LiveRequest, blocks: int) -> None:
     memory.pledged += blocks
 
 
-def _use_pledge(memory: Memory, request: LiveRequest, count: int) -> None:
+def use_pledge(memory: Memory, request: LiveRequest, count: int) -> None:
+    """Take ``count`` blocks off what was kept for the request."""
     used = min(count, request.pledge)
     request.pledge -= used
     memory.pledged -= used
@@ -143,11 +149,13 @@ class BlockMemory:
           in cache  this request  not indexed yet
     """
 
-    __slots__ = ("_in", "_index", "_keys", "_ledger", "_out", "_rebinds", "block_size", "caching", "host", "pledged")
+    __slots__ = (
+        "_in", "_index", "_keys", "_ledger", "_out", "_rebinds", "block_size", "by_member", "caching", "host", "pledged"
+    )  # fmt: skip
 
     def __init__(self, *, blocks: int, block_size: int, rules: CacheRules, first_block: int = 0) -> None:
         self.block_size = block_size
-        self.caching = rules.index != "none"
+        self.caching = self.by_member = rules.index != "none"
         self.pledged = 0
         self._index = _index(rules, blocks=first_block + blocks, block_size=block_size)
         self._ledger = Ledger(blocks, self._index, first=first_block)
@@ -190,14 +198,15 @@ class BlockMemory:
         keys = self._keys.extend(request, most)[:most]
         return keys, len(self._index.match(keys))
 
-    def idle(self, hits: list[int]) -> int:
+    def idle(self, hits: Hits) -> int:
         return self._ledger.idle(hits)
 
-    def adopt(self, request: LiveRequest, hits: list[int]) -> None:
-        self._ledger.adopt(hits)
-        request.table.extend(hits)
-        request.blocks = request.published = len(hits)
-        request.hit_tokens = len(hits) * self.block_size
+    def adopt(self, request: LiveRequest, hits: Hits) -> None:
+        blocks = list(hits)
+        self._ledger.adopt(blocks)
+        request.table.extend(blocks)
+        request.blocks = request.published = len(blocks)
+        request.hit_tokens = len(blocks) * self.block_size
         request.adopt(request.hit_tokens)
 
     def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
@@ -205,7 +214,7 @@ class BlockMemory:
             return ()
         blocks = self._ledger.allocate(count)
         if request.pledge:
-            _use_pledge(self, request, count)
+            use_pledge(self, request, count)
         request.table.extend(blocks)
         request.blocks += count
         return tuple(blocks)
@@ -234,6 +243,9 @@ class BlockMemory:
         if self.caching:
             for request in cohort.filling():
                 self.publish(request, cohort.known(request))
+
+    def settle(self, request: LiveRequest) -> None:
+        return None
 
     def release(self, request: LiveRequest, *, fence: int | None = None) -> int:
         held = request.blocks
@@ -301,15 +313,45 @@ def _index(rules: CacheRules, *, blocks: int, block_size: int) -> PrefixIndex:
     return HashIndex(blocks, eviction=rules.eviction) if rules.index == "hash" else NoPrefixIndex()
 
 
-class CountedMemory:
+class NamelessBlocks:
+    """What pools have in common whose blocks have no identity: no tables for kernels, no copies to a host pool."""
+
+    __slots__ = ("block_size", "by_member", "host", "pledged")
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.by_member = False
+        self.pledged = 0
+        self.host = HostPool(0)
+
+    def swap_out(self, request: LiveRequest, tokens: int) -> Deferral | None:
+        return Deferral(Defer.HOST_FULL, blocks_for(tokens, self.block_size), 0)
+
+    def swap_in(self, request: LiveRequest) -> None:
+        raise CallerError(f"request {request.id} was never swapped out: there is no host pool")
+
+    def forget_swapped(self, request: LiveRequest) -> None:
+        return None
+
+    def take_moves(self) -> Moves:
+        return _NO_MOVES
+
+    def free_order(self) -> list[int]:
+        return []
+
+    def check_host(self, tables: Sequence[Sequence[int]]) -> None:
+        if any(tables):
+            raise LawError(f"requests say that they have host blocks {list(tables)}, and there is no host pool")
+
+
+class CountedMemory(NamelessBlocks):
     """Blocks as numbers: enough where nothing is cached and no kernel writes, and O(1) per step for a cohort."""
 
-    __slots__ = ("block_size", "cached", "free", "host", "pledged", "total")
+    __slots__ = ("cached", "free", "total")
 
     def __init__(self, *, blocks: int, block_size: int) -> None:
-        self.block_size = block_size
-        self.pledged = self.cached = 0
-        self.host = HostPool(0)
+        super().__init__(block_size)
+        self.cached = 0
         self.total = self.free = blocks
 
     @property
@@ -326,17 +368,17 @@ class CountedMemory:
     def found(self, request: LiveRequest) -> tuple[Sequence[int], int]:
         return (), 0
 
-    def idle(self, hits: list[int]) -> int:
+    def idle(self, hits: Hits) -> int:
         return 0
 
-    def adopt(self, request: LiveRequest, hits: list[int]) -> None:
+    def adopt(self, request: LiveRequest, hits: Hits) -> None:
         return None
 
     def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
         self.free -= count
         request.blocks += count
         if request.pledge:
-            _use_pledge(self, request, count)
+            use_pledge(self, request, count)
         return ()
 
     def grow_member(self, member: LiveRequest) -> None:
@@ -351,6 +393,9 @@ class CountedMemory:
         return None
 
     def publish_cohort(self, cohort: Cohort) -> None:
+        return None
+
+    def settle(self, request: LiveRequest) -> None:
         return None
 
     def release(self, request: LiveRequest, *, fence: int | None = None) -> int:
@@ -369,26 +414,7 @@ class CountedMemory:
     def shared(self, request: LiveRequest, grant: Grant) -> bool:
         return False
 
-    def swap_out(self, request: LiveRequest, tokens: int) -> Deferral | None:
-        return Deferral(Defer.HOST_FULL, blocks_for(tokens, self.block_size), 0)
-
-    def swap_in(self, request: LiveRequest) -> None:
-        raise CallerError(f"request {request.id} was never swapped out: there is no host pool")
-
-    def forget_swapped(self, request: LiveRequest) -> None:
-        return None
-
-    def take_moves(self) -> Moves:
-        return _NO_MOVES
-
-    def free_order(self) -> list[int]:
-        return []
-
     def check(self, tables: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
         held = sum(counts)
         if self.free + held != self.total:
             raise LawError(f"free {self.free} + held {held} != total {self.total}")
-
-    def check_host(self, tables: Sequence[Sequence[int]]) -> None:
-        if any(tables):
-            raise LawError(f"requests say that they have host blocks {list(tables)}, and there is no host pool")

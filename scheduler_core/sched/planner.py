@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from scheduler_core.kv.prefix import Hits
 from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.admission import arrange, first_length, start
@@ -370,7 +371,7 @@ class StepBuilder:
             return Deferral(_PREEMPTED_THIS_STEP, 0, 0, skip=True)
         # A lodged request brought its KV from another instance; its blocks are like found ones, but not all full.
         lodged = head.blocks > 0
-        hits = list(head.table) if lodged else memory.match(head)
+        hits: Hits = list(head.table) if lodged else memory.match(head)
         found = head.blocks or len(hits)
         covered = head.granted or found * size
         want = head.known - covered
@@ -410,7 +411,7 @@ class StepBuilder:
         grant = self.grants.get(request.id)
         return grant is not None and (grant.start == grant.hit_tokens or self.state.memory.shared(request, grant))
 
-    def _start(self, request: LiveRequest, hits: list[int], reserve: int) -> None:
+    def _start(self, request: LiveRequest, hits: Hits, reserve: int) -> None:
         state = self.state
         start(state, request, hits, promised_blocks=reserve if self.policy.reserve.pledges else 0)
         if self.policy.account is not None:

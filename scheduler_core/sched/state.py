@@ -58,9 +58,11 @@ class InstanceState:
             del self.apart[request.id]
         else:
             self.cohort.leave(request, granted=granted)
+            self.memory.settle(request)
 
     def disband(self) -> None:
         """Make every member of the cohort an ordinary running request again. O(running)."""
         for request in list(self.cohort):
             self.cohort.leave(request)
+            self.memory.settle(request)
         self.apart = dict(self.running)

@@ -44,7 +44,8 @@ def may_be_undisturbed(policy: PolicySet) -> bool:
         if item.name not in _KNOWN
     )
     plain = plain and not policy.cache.host_blocks
-    return plain and policy.groups_decodes and policy.publish is Publish.AT_GRANT and policy.retain is Retain.REQUEST
+    plain = plain and policy.publish is Publish.AT_GRANT and policy.retain is Retain.REQUEST
+    return plain and policy.groups_decodes and not policy.cache.host_blocks
 
 
 class Ends(Protocol):
@@ -107,6 +108,7 @@ class Undisturbed:
         self._reserve, self._pledges = policy.reserve.tokens, policy.reserve.pledges
         self._admission = policy.admission.decide
         self._publishes = policy.prefix_cache
+        self._by_member = self._publishes and state.memory.by_member
         self._patient = policy.order.first_come and not policy.limits.queue_limit
         self._view = StateView(state, 0, policy.limits.token_budget)
         self.steps = self.planned = 0
@@ -154,7 +156,7 @@ class Undisturbed:
         would take budget or blocks from it is for the planner.
         """
         view, memory, cohort = self._view, self._memory, self._cohort
-        free, size, publishes = memory.free - growth, memory.block_size, self._publishes
+        free, size, by_member = memory.free - growth, memory.block_size, self._by_member
         due = []
         for request in self._state.apart.values():
             left, debt, begin = view.budget_left, request.known - request.granted, request.granted
@@ -169,8 +171,8 @@ class Undisturbed:
                 return None
             view.budget_left = left - length
             due.append((request, length, need))
-        if growth or publishes:
-            memory.grow_cohort(cohort, growth, publish=publishes)
+        if growth or by_member:
+            memory.grow_cohort(cohort, growth, publish=by_member)
         return [self._grant(request, length, need) for request, length, need in due] if due else []
 
     def _grant(self, request: LiveRequest, length: int, need: int) -> tuple[LiveRequest, int, int]:
@@ -261,7 +263,7 @@ class Undisturbed:
     def _repeat(self, world: World, now_ns: Ns, wake_ns: Ns) -> Ns:
         """The planned step is the cohort's alone: play it, and the same again until something may change it."""
         state, cohort, memory, ends = self._state, self._cohort, self._memory, world.ends
-        decode_ns, sizes, block_size, publishes = world.decode_ns, cohort.sizes, memory.block_size, self._publishes
+        decode_ns, sizes, block_size, by_member = world.decode_ns, cohort.sizes, memory.block_size, self._by_member
         waits = len(state.requests) > len(state.running)
         until_ns = NEVER if waits and self._patient else world.next_ns  # a blocked head ignores newcomers
         count, number = cohort.count, state.next_step
@@ -285,8 +287,8 @@ class Undisturbed:
             growth = sizes[tick % block_size]
             if until_ns <= now_ns or growth > memory.free:
                 break
-            if growth or publishes:
-                memory.grow_cohort(cohort, growth, publish=publishes)
+            if growth or by_member:
+                memory.grow_cohort(cohort, growth, publish=by_member)
         self.planned += 1
         self.steps += number - first
         state.steps_done += number - first
@@ -295,7 +297,7 @@ class Undisturbed:
 
     def _finish(self, over: list[tuple[LiveRequest, str]], world: World, at_ns: Ns) -> None:
         """Requests that have emitted their last token end, in order of admission."""
-        state, cohort = self._state, self._cohort
+        state, cohort, publishes = self._state, self._cohort, self._publishes
         if len(over) > 1:
             over.sort(key=lambda item: item[0].run_seq)
         for request, reason in over:
@@ -304,6 +306,8 @@ class Undisturbed:
                 del state.apart[number]
             else:
                 cohort.leave(request)
+                if publishes:
+                    self._memory.settle(request)
             del state.running[number], state.requests[number]
             request.state = _ENDED
             self._memory.release(request)
