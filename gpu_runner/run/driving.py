@@ -13,6 +13,7 @@ from scheduler_core.drive.ports import Sink, Stop
 from scheduler_core.policies.presets import build_instance, overlap_of
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.foresight import Foresight
 from scheduler_core.types.patience import Patience
 
 
@@ -25,7 +26,7 @@ class Plays(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What any loop is given: requests and their tiers' patience, where evidence goes, when to stop, whom to tell."""
+    """What any loop is given: requests and what surrounds them, where evidence goes, when to stop, whom to tell."""
 
     requests: Sequence[PlannedRequest]
     sink: Sink
@@ -33,6 +34,7 @@ class Surroundings:
     on_progress: Callable[[int, int], None]
     prefix_block_size: int
     patience: Mapping[str, Patience]
+    foresight: Foresight | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from scheduler_core.evidence.finalise import finalise
 from scheduler_core.evidence.live import LiveSampler
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.policies.manifests import resolve
+from scheduler_core.policies.predicting import foresight_of
 from scheduler_core.sim.alone import alone_e2e
 from scheduler_core.spec.job import RunJob, Sample
 from scheduler_core.types.records import Record, RunStarted
@@ -48,6 +49,7 @@ class InsideRun:
             on_progress=on_progress,
             prefix_block_size=self._plan.block_size,
             patience=self._job.patience(),
+            foresight=foresight_of(self._policy.predict),
         )
         prepared = prepare(self._policy, self._target, around)
         sink.write(self._started(prepared.instances))

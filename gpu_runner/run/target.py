@@ -1,7 +1,7 @@
 """From a job's target spec to an executor that is ready to serve."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scheduler_core.cluster.build import Site
@@ -11,10 +11,11 @@ from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.executor import SimulatedExecutor, TrueOutputs
 from scheduler_core.spec.job import RunJob
 from scheduler_core.spec.policy import PolicySpec
-from scheduler_core.spec.target import ModelledTarget, TorchTarget
+from scheduler_core.spec.target import ModelledTarget, Profile, TorchTarget
 from scheduler_core.spec.topology import Topology
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.overlap import Overlap
+from scheduler_core.types.patience import Promise
 from scheduler_core.types.records import Loaded
 from scheduler_core.types.shape import causal_pairs
 from scheduler_core.types.time import Ns
@@ -53,7 +54,8 @@ def open_target(job: RunJob, policy: PolicySpec, *, prefix_block_size: int) -> T
         InputError: the model, device or profile cannot be had; the message says what would be right.
     """
     if job.target.torch is not None:
-        return _open_torch(job.target.torch, policy, prefix_block_size=prefix_block_size)
+        target = _open_torch(job.target.torch, policy, prefix_block_size=prefix_block_size)
+        return replace(target, capacity=replace(target.capacity, promises=_promises(job)))
     assert job.target.modelled is not None  # a target is one of the two
     return _open_modelled(job, job.target.modelled, policy)
 
@@ -104,6 +106,14 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
     )
 
 
+def _capacity(job: RunJob, profile: Profile, blocks: int) -> Capacity:
+    return Capacity(blocks, profile.model_length, profile, _promises(job))
+
+
+def _promises(job: RunJob) -> dict[str, Promise]:
+    return {name: tier.promise() for name, tier in job.tiers.items()}
+
+
 def _open_modelled(job: RunJob, spec: ModelledTarget, policy: PolicySpec) -> Target:
     profile = job.profile
     if profile is None:
@@ -119,7 +129,7 @@ def _open_modelled(job: RunJob, spec: ModelledTarget, policy: PolicySpec) -> Tar
     )
     return Target(
         executor=executor if cluster is None else cluster.executors[0],
-        capacity=Capacity(blocks, profile.model_length, profile),
+        capacity=_capacity(job, profile, blocks),
         level="simulation",
         source="modelled",
         loaded=Loaded(start_ns=0, end_ns=0),
@@ -139,7 +149,7 @@ def _open_cluster(job: RunJob, spec: ModelledTarget, topology: Topology, policy:
     for name, group in topology.groups.items():
         profile = job.group_profiles.get(name, job.profile)
         blocks = _pool_blocks(policy, group.kv_blocks or spec.kv_blocks or profile.kv_blocks)
-        capacities[name] = Capacity(blocks, profile.model_length, profile)
+        capacities[name] = _capacity(job, profile, blocks)
         for _ in range(group.count):
             seed = job.noise_seed + len(executors) if spec.noise else None
             executors.append(

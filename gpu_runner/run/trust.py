@@ -11,6 +11,7 @@ from scheduler_core.evidence.schema import Figure, RunSummary
 from scheduler_core.fidelity.bands import Scene, bands, step_error_share
 from scheduler_core.fidelity.difference import against_model
 from scheduler_core.fidelity.domain import Domain
+from scheduler_core.policies.predicting import foresight_of
 from scheduler_core.policies.presets import build_policy, overlap_of
 from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.spec.job import RunJob
@@ -63,6 +64,7 @@ def _predicted(summary: RunSummary, scenario: Scenario, profile: Profile, record
         requests=scenario.plan.requests,
         prefix_block_size=scenario.plan.block_size,
         patience=scenario.job.patience(),
+        foresight=foresight_of(scenario.policy.predict),
     )
     return Predicted(
         error_share=step_error_share(profile),
@@ -102,6 +104,7 @@ def _modelled(scenario: Scenario, profile: Profile, started: RunStarted) -> list
         on_progress=lambda done, total: None,
         prefix_block_size=scenario.plan.block_size,
         patience=scenario.job.patience(),
+        foresight=foresight_of(scenario.policy.predict),
     )
     prepare(scenario.policy, replace(scenario.target, executor=executor), around).loop.run()
     return records.kept

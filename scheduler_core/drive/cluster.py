@@ -14,6 +14,7 @@ from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.plan import Ended, Planned
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
+from scheduler_core.types.foresight import Foresight
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import StepResult
 from scheduler_core.types.records import Routed, RunFinished
@@ -47,6 +48,7 @@ class ClusterDriver:
     prefix_block_size: int = 16
     cancels: Iterable[tuple[int, Ns]] = ()
     patience: Mapping[str, Patience] = field(default_factory=dict)
+    foresight: Foresight | None = None
     law_interval: int = 64
     _agenda: Agenda = field(init=False)
     _lanes: list[_Lane] = field(init=False)
@@ -109,7 +111,10 @@ class ClusterDriver:
     def _arrive(self, due: Due) -> int:
         planned, now = self._agenda.requests[due.request], self._now
         self.sink.write(arrived_record(planned, due.at_ns, now))
-        spec = RequestSpec.from_planned(planned, arrival_ns=due.at_ns, prefix_block_size=self.prefix_block_size)
+        foreseen = None if self.foresight is None else self.foresight.of(planned)
+        spec = RequestSpec.from_planned(
+            planned, arrival_ns=due.at_ns, prefix_block_size=self.prefix_block_size, foreseen=foreseen
+        )
         placed = self.cluster.submit(spec, now)
         choice = placed.choice
         self.sink.write(Routed(now, spec.id, choice.instance, choice.score, choice.next_best))

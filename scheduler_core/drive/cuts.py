@@ -1,11 +1,13 @@
 """Ends that come from outside: clients that cancel, and time limits that pass."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from scheduler_core.sched.plan import Ended
 from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.foresight import Foresight
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.reasons import Outcome, Timeout
 from scheduler_core.types.time import Ns
@@ -20,6 +22,18 @@ class Due:
     at_ns: Ns
     kind: int
     request: int
+
+
+class Outside(NamedTuple):
+    """What reaches a simulation from outside, beside the requests themselves.
+
+    ``cancels`` are (request index, time) at which its client gives up, beside those of the requests; ``patience`` has
+    the time limits of tiers; ``foresight`` announces output lengths for a study.
+    """
+
+    cancels: Iterable[tuple[int, Ns]] = ()
+    patience: Mapping[str, Patience] = MappingProxyType({})
+    foresight: Foresight | None = None
 
 
 class Endable(Protocol):

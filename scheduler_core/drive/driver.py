@@ -13,6 +13,7 @@ from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.plan import Completed, Ended, Planned
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
+from scheduler_core.types.foresight import Foresight
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import StepResult
 from scheduler_core.types.reasons import Outcome
@@ -68,9 +69,9 @@ class Driver:
     ``depth`` steps may be in flight at once, which instance and executor must allow.
 
     ``cancels`` are (request index, time) at which its client gives up, beside those of the plan. ``patience`` has the
-    time limits of tiers. The laws are checked every ``law_interval``
-    steps and at the end. ``prefix_block_size`` is that of the arrival plan. With ``keep_digests`` the report carries
-    every plan's digest, for comparing two runs step by step.
+    time limits of tiers, ``foresight`` what a study announces of output lengths. ``prefix_block_size`` is that of the
+    arrival plan. The laws are checked every ``law_interval`` steps and at the end. With ``keep_digests`` the report
+    carries every plan's digest, for comparing two runs step by step.
     """
 
     instance: Schedulable
@@ -82,6 +83,7 @@ class Driver:
     prefix_block_size: int = 16
     cancels: Iterable[tuple[int, Ns]] = ()
     patience: Mapping[str, Patience] = field(default_factory=dict)
+    foresight: Foresight | None = None
     law_interval: int = 64
     keep_digests: bool = False
     depth: int = 1
@@ -203,7 +205,10 @@ class Driver:
     def _arrive(self, planned: PlannedRequest, at_ns: Ns, seen_ns: Ns) -> None:
         self.sink.write(arrived_record(planned, at_ns, seen_ns))
         self.executor.open(planned)
-        spec = RequestSpec.from_planned(planned, arrival_ns=at_ns, prefix_block_size=self.prefix_block_size)
+        foreseen = None if self.foresight is None else self.foresight.of(planned)
+        spec = RequestSpec.from_planned(
+            planned, arrival_ns=at_ns, prefix_block_size=self.prefix_block_size, foreseen=foreseen
+        )
         refused = self.instance.submit(spec, seen_ns)
         if refused is not None:
             self._write_ended(refused, seen_ns)

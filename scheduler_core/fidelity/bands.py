@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scheduler_core.drive.cuts import Outside
 from scheduler_core.evidence.prediction import Band
 from scheduler_core.evidence.schema import Figure
 from scheduler_core.sched.policy import PolicySet
@@ -14,6 +15,7 @@ from scheduler_core.sim.rows import RequestRow
 from scheduler_core.spec.base import Spec
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.foresight import Foresight
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.time import NS_PER_S
@@ -35,6 +37,7 @@ class Scene:
     requests: Sequence[PlannedRequest]
     prefix_block_size: int
     patience: Mapping[str, Patience] = field(default_factory=dict)
+    foresight: Foresight | None = None
 
 
 def bands(scene: Scene, profile: Profile, figures: Mapping[str, Figure]) -> dict[str, Band]:
@@ -78,7 +81,7 @@ def _figures(scene: Scene, profile: Profile) -> dict[str, float]:
         StepCost(profile),
         rows.append,
         prefix_block_size=scene.prefix_block_size,
-        patience=scene.patience,
+        outside=Outside(patience=scene.patience, foresight=scene.foresight),
     )
     report = simulation.run(scene.requests)
     finished = [row for row in rows if row.outcome == Outcome.FINISHED and row.first_token_ns is not None]

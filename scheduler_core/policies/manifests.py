@@ -39,6 +39,12 @@ class Manifest:
     choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+def described(section: str, *settings: str) -> dict[str, str]:
+    """The settings of a section with the help texts of the spec; by default all of them."""
+    fields = type(getattr(PolicySpec(policy="any"), section)).model_fields
+    return {f"{section}.{name}": fields[name].description or "" for name in settings or fields}
+
+
 _POOL = {
     "cache.blocks": "KV blocks of the pool. Absent: as many as the target has.",
     "cache.block_size": "Tokens per KV block.",
@@ -64,10 +70,6 @@ _PREEMPTS = {
     "back); keep (waits with the blocks it has); cheapest (recompute or swap, by estimated time). swap and cheapest "
     "need host_blocks.",
 }
-_AGE = (
-    "longest_prefix: tokens that each step of waiting counts for, so that a request with nothing in the cache is not "
-    "passed for ever. 0: no such bound."
-)
 _QUEUE = {
     "batch.size": "Most requests running at once.",
     "batch.token_budget": "Most tokens computed in one step, prefill and decode together.",
@@ -132,15 +134,12 @@ VLLM_V1 = Manifest(
         }
     ),
     settable={
-        "order.by": "Who is next: arrival; priority (tier, then arrival); urgency (priority, and takes a slot of a "
-        "full batch from a worse request); shortest (declared output, aged); longest_prefix (most found in the cache); "
-        "prefix_tree (those with a common prefix together). Also decides who is preempted.",
-        "order.age_tokens": _AGE,
+        **described("order"),
         **_POOL,
         **_PREEMPTS,
-        "cache.watermark": "Share of the pool kept free when a request is admitted beside running ones.",
-        "cache.admit": "Room that must be in sight to admit: known tokens, or prompt + output limit (never preempts).",
+        **described("cache", "watermark", "admit"),
         **_QUEUE,
+        **described("predict"),
         "batch.chunked_prefill": "Whether a prompt may be computed over several steps.",
         "batch.long_prefill_cap": "Most prompt tokens a request gets in a step while others are there. 0: no cap.",
     },
@@ -148,11 +147,13 @@ VLLM_V1 = Manifest(
 )
 
 
-def _defaults(policy: str, *, cache: dict[str, Any], batch: dict[str, Any]) -> PolicySpec:
+def _defaults(
+    policy: str, *, cache: dict[str, Any], batch: dict[str, Any], order: dict[str, Any] | None = None
+) -> PolicySpec:
     return PolicySpec.model_validate(
         {
             "policy": policy,
-            "order": {"by": "arrival", "age_tokens": 256},
+            "order": order or {"by": "arrival", "age_tokens": 256},
             "cache": {**_CACHE, **cache},
             "batch": {"size": 64, "token_budget": 2048, "chunked_prefill": True, "queue_limit": 0, **batch},
             "pools": _POOLS,
@@ -171,9 +172,11 @@ SARATHI = Manifest(
     citation="Sarathi-Serve 96f9911, arXiv 2403.02310; rules SA-01 to SA-06.",
     defaults=_defaults("sarathi", cache={"watermark": 0.01}, batch={"token_budget": 512}),
     settable={
+        **described("order"),
         **_UNCACHED,
         **_PREEMPTS,
         **_QUEUE,
+        **described("predict"),
         "batch.token_budget": "Chunk size: most tokens of a step, unless more requests than that decode.",
         "cache.watermark": "Share of the pool kept free when a request is admitted beside running ones.",
     },
@@ -210,15 +213,18 @@ SGLANG = Manifest(
     "least advanced when that was too little.",
     citation="SGLang 0.5.23; rules G-01, G-08, G-09, G-12, G-16 to G-25.",
     defaults=_defaults("sglang", cache={"prefix": "radix"}, batch={"token_budget": 8192}),
-    settable={
-        "order.by": "Who is next: arrival; longest_prefix (most found in the cache); prefix_tree (those with a common "
-        "prefix together, the most shared first). By arrival while more than 128 wait.",
-        "order.age_tokens": _AGE,
-        **_POOL,
-        **_PREEMPTS,
-        **_QUEUE,
+    settable={**described("order"), **_POOL, **_PREEMPTS, **_QUEUE, **described("predict")},
+    choices={
+        "order.by": (
+            "arrival",
+            "priority",
+            "longest_prefix",
+            "prefix_tree",
+            "response_ratio",
+            "shortest_prefill",
+            "longest",
+        )
     },
-    choices={"order.by": ("arrival", "longest_prefix", "prefix_tree")},
     builder="scheduler_core.policies.presets:sglang",
 )
 
@@ -245,7 +251,31 @@ AS_SERVED = Manifest(
     builder="",
 )
 
-BUILT_IN = (STATIC, VLLM_V1, SARATHI, SGLANG, VTC, NANO, RESERVE_MAX)
+FASTSERVE = Manifest(
+    name="fastserve",
+    version="187a274",
+    title="Feedback queues with skip-join as FastServe",
+    summary="Serves short answers first without knowing lengths: a request sinks a level with each quantum it uses, a "
+    "long prompt joins lower down, and running requests of low levels give way to waiting ones of higher levels.",
+    citation="FastServe 187a274, arXiv 2305.05920; rules FS-01 to FS-06, with a prompt computed in chunks where the "
+    "budget is short.",
+    defaults=_defaults(
+        "fastserve",
+        order={"by": "levels", "levels": 6, "quantum_ms": 10, "starvation_ms": 3000},
+        cache={"watermark": 0.0},
+        batch={},
+    ),
+    settable={
+        **described("order", "levels", "quantum_ms", "starvation_ms", "prefill_us_per_token"),
+        **_UNCACHED,
+        **described("cache", "watermark"),
+        **_QUEUE,
+        "batch.chunked_prefill": "Whether a prompt may be computed over several steps.",
+    },
+    builder="scheduler_core.policies.presets:fastserve",
+)
+
+BUILT_IN = (STATIC, VLLM_V1, SARATHI, SGLANG, FASTSERVE, VTC, NANO, RESERVE_MAX)
 
 
 @cache

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Reversible
 from dataclasses import dataclass
 
 from scheduler_core.sched.decisions import INTERLEAVED, Deferral, Pass, Passes, Serve
+from scheduler_core.sched.policy import Predictor
 from scheduler_core.sched.view import RequestView, View
 from scheduler_core.types.reasons import Defer, Preempt
 from scheduler_core.types.time import Ns
@@ -38,22 +39,6 @@ class ByPriority:
 
     def key(self, request: RequestView) -> tuple[int, ...]:
         return (request.spec.priority, request.spec.arrival_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class ByShortestOutput:
-    """Smaller declared output first, aged: waiting ``ns_per_token`` counts as much as one token less.
-
-    As all requests age at one rate, the key never changes: ``limit left * ns_per_token + arrival``. A request can be
-    passed only by those that arrive within its own ``limit left * ns_per_token``, which bounds starvation.
-    """
-
-    ns_per_token: Ns = 10_000_000
-    first_come: bool = False
-
-    def key(self, request: RequestView) -> tuple[int, ...]:
-        left = max(1, request.spec.output_limit - request.emitted)
-        return (left * self.ns_per_token + request.spec.arrival_ns,)
 
 
 # --- shape ----------------------------------------------------------------------------------------------------------
@@ -194,6 +179,28 @@ class KnownTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstChunk:
+    """Nothing beyond what the first grant needs must be in sight: admits most, and restarts most."""
+
+    pledges: bool = False
+
+    def tokens(self, request: RequestView) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class PromptAndPrediction:
+    """Room for known tokens and what is predicted of the rest must be in sight, nothing is kept for later."""
+
+    predictor: Predictor
+    pledges: bool = False
+
+    def tokens(self, request: RequestView) -> int:
+        expected = request.known + self.predictor.expected(request) - request.emitted
+        return min(expected, request.worst_tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class WholePrompt:
     """Room for prompt and emitted tokens is taken at admission: a started prefill never fails (SA-03, SA-04)."""
 
@@ -280,6 +287,9 @@ class Nobody:
 @dataclass(frozen=True, slots=True)
 class UrgentTakesSlot:
     """A full batch gives up its worst request to one of strictly better priority; equals never push each other out."""
+
+    for_blocks: bool = False
+    reads_progress: bool = False
 
     def pick(self, head: RequestView, running: Iterable[RequestView]) -> RequestView | None:
         worst = max(running, key=lambda r: (r.spec.priority, r.spec.arrival_ns, r.seq))

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from scheduler_core.kv.rules import CacheRules
-from scheduler_core.policies.parts import ByArrival
+from scheduler_core.policies.parts import ByArrival, FirstChunk, PromptAndPrediction
+from scheduler_core.policies.predicting import predictor_of
 from scheduler_core.policies.preemption import CheaperWay, KeepBlocks, SwapOut
 from scheduler_core.policies.prefix_order import DepthFirstByWeight, LongestPrefixFirst
 from scheduler_core.sched.decisions import Publish
@@ -11,6 +12,18 @@ from scheduler_core.sched.policy import PolicySet, Preemption
 from scheduler_core.spec.policy import PREFIX_ORDERS, PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.errors import InputError, Problem
+
+
+def with_memory_rule(policy: PolicySet, spec: PolicySpec) -> PolicySet:
+    """``policy`` with the rule that says how much memory must be in sight to admit.
+
+    Whole prompt and output limit are each preset's own parts; the first chunk and a prediction are the same for all.
+    """
+    if spec.cache.admit == "first_chunk":
+        return replace(policy, reserve=FirstChunk())
+    if spec.cache.admit == "predicted":
+        return replace(policy, reserve=PromptAndPrediction(predictor_of(policy)))
+    return policy
 
 
 def with_pool(policy: PolicySet, spec: PolicySpec, profile: Profile | None) -> PolicySet:

@@ -1,15 +1,14 @@
 """Named policies as compositions of parts, and the way from a spec to an instance."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import cast
 
 from scheduler_core.policies.manifests import manifest_of, resolve
+from scheduler_core.policies.ordering import with_order
 from scheduler_core.policies.parts import (
     ByArrival,
-    ByPriority,
-    ByShortestOutput,
     DecodesThenPrefills,
     FirstMayBeCut,
     KnownTokens,
@@ -21,37 +20,40 @@ from scheduler_core.policies.parts import (
     PrefillsAlone,
     RoomAboveWatermark,
     RunningThenWaiting,
-    UrgentTakesSlot,
     WholeBatches,
     WholePages,
     WholePrompt,
     WholeRequest,
     WorstCase,
-    WorstPriority,
 )
-from scheduler_core.policies.pool import with_pool, with_prefix_order
+from scheduler_core.policies.pool import with_memory_rule, with_pool
+from scheduler_core.policies.predicting import with_predictor
 from scheduler_core.policies.ratio import NewTokenRatio, PromptAndClippedLimit
 from scheduler_core.policies.vtc import VirtualTokenCounter
 from scheduler_core.sched.decisions import Place, Publish, Retain
 from scheduler_core.sched.instance import Instance
-from scheduler_core.sched.policy import Limits, Order, PolicySet
+from scheduler_core.sched.policy import DEFAULT_PREFILL_TOKEN_NS, Limits, PolicySet
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.overlap import Overlap
+from scheduler_core.types.patience import Promise
 from scheduler_core.types.time import ns_from_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the target offers: usable KV blocks, and the longest sequence of its model in tokens.
+    """What a policy is built for.
 
-    ``profile`` says how long its steps and copies take, where that is known; policies may plan by it.
+    ``kv_blocks`` usable KV blocks and ``model_length``, the longest sequence in tokens, are the target's. ``profile``
+    says how long its steps and copies take, where that is known; policies may plan by it. ``promises`` are those of the
+    workload's tiers.
     """
 
     kv_blocks: int
     model_length: int
     profile: Profile | None = None
+    promises: Mapping[str, Promise] = field(default_factory=dict)
 
 
 def static(spec: PolicySpec, limits: Limits) -> PolicySet:
@@ -73,20 +75,17 @@ def static(spec: PolicySpec, limits: Limits) -> PolicySet:
 
 def vllm_v1(spec: PolicySpec, limits: Limits) -> PolicySet:
     """Continuous batching with chunked prefill and paged KV, after vLLM 0.33.0 (V-01 to V-30, one instance)."""
-    by_priority = spec.order.by in ("priority", "urgency")
     blocks = limits.kv_blocks + 1  # the watermark is a share of all blocks, the null block included (V-12, V-13)
-    orders: dict[str | None, Order] = {"arrival": ByArrival(), "shortest": ByShortestOutput()}
     return PolicySet(
         name="vllm_v1",
         limits=limits,
-        order=ByPriority() if by_priority else orders.get(spec.order.by, ByArrival()),
+        order=ByArrival(),
         shape=RunningThenWaiting(),
         chunk=LongPrefillCap(spec.batch.long_prefill_cap) if spec.batch.long_prefill_cap else WholeRequest(),
         reserve=WorstCase() if spec.cache.admit == "limit" else KnownTokens(),
         admission=RoomAboveWatermark(int((spec.cache.watermark or 0) * blocks)),
-        victim=WorstPriority() if by_priority else LastAdmitted(),
-        requeue=Place.FRONT if spec.order.by == "arrival" else Place.BY_KEY,
-        slots=UrgentTakesSlot() if spec.order.by == "urgency" else None,
+        victim=LastAdmitted(),
+        requeue=Place.FRONT,
     )
 
 
@@ -157,6 +156,21 @@ def sglang(spec: PolicySpec, limits: Limits) -> PolicySet:
     )
 
 
+def fastserve(spec: PolicySpec, limits: Limits) -> PolicySet:
+    """Feedback queues with skip-join, after FastServe 187a274 (FS-01 to FS-06); the order section has the levels."""
+    return PolicySet(
+        name="fastserve",
+        limits=limits,
+        order=ByArrival(),
+        shape=RunningThenWaiting(),
+        chunk=WholeRequest(),
+        reserve=KnownTokens(),
+        admission=RoomAboveWatermark(int((spec.cache.watermark or 0) * limits.kv_blocks)),
+        victim=LastAdmitted(),
+        requeue=Place.BY_KEY,
+    )
+
+
 def vtc(spec: PolicySpec, limits: Limits) -> PolicySet:
     """Fair shares by virtual token counters on continuous batching (VT-01 to VT-05, arXiv 2401.00588)."""
     return replace(vllm_v1(spec, limits), name="vtc", account=VirtualTokenCounter())
@@ -167,7 +181,8 @@ def build_policy(spec: PolicySpec, capacity: Capacity) -> PolicySet:
     full = resolve(spec)
     module, _, function = manifest_of(full.policy).builder.partition(":")
     builder = cast(Callable[[PolicySpec, Limits], PolicySet], getattr(import_module(module), function))
-    return with_pool(with_prefix_order(builder(full, _limits(full, capacity)), full), full, capacity.profile)
+    policy = with_predictor(builder(full, _limits(full, capacity)), full)
+    return with_pool(with_order(with_memory_rule(policy, full), full), full, capacity.profile)
 
 
 def build_instance(spec: PolicySpec, capacity: Capacity) -> Instance:
@@ -189,6 +204,7 @@ def _limits(spec: PolicySpec, capacity: Capacity) -> Limits:
         "batch.token_budget": spec.batch.token_budget,
         "cache.block_size": spec.cache.block_size,
     }
+    profile = capacity.profile
     missing = [Problem(where, "is missing, and the policy has no default") for where, n in numbers.items() if n is None]
     if missing:
         raise InputError(missing)
@@ -200,4 +216,6 @@ def _limits(spec: PolicySpec, capacity: Capacity) -> Limits:
         model_length=capacity.model_length,
         chunked=spec.batch.chunked_prefill is not False,
         queue_limit=spec.batch.queue_limit or 0,
+        promises=capacity.promises,
+        prefill_token_ns=profile.cost.prefill_token_ns if profile else DEFAULT_PREFILL_TOKEN_NS,
     )

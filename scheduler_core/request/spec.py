@@ -11,7 +11,8 @@ class RequestSpec(NamedTuple):
     """What may be known of a request on arrival; the true output length is not part of it.
 
     ``prefix_blocks`` are identities of leading prompt blocks of ``prefix_block_size`` tokens; tokens after them are
-    private to ``seed``. ``output_limit`` is the declared most output tokens, at least 1.
+    private to ``seed``. ``output_limit`` is the declared most output tokens, at least 1. ``foreseen`` is a length
+    announced from outside, for a study (`scheduler_core.types.foresight`).
     """
 
     id: int
@@ -25,6 +26,7 @@ class RequestSpec(NamedTuple):
     prefix_blocks: tuple[int, ...] = ()
     prefix_block_size: int = 16
     session: int | None = None
+    foreseen: int | None = None
 
     def check(self) -> None:
         """`CallerError` when a length is not at least 1."""
@@ -35,7 +37,9 @@ class RequestSpec(NamedTuple):
             )
 
     @classmethod
-    def from_planned(cls, planned: PlannedRequest, *, arrival_ns: Ns, prefix_block_size: int) -> "RequestSpec":
+    def from_planned(
+        cls, planned: PlannedRequest, *, arrival_ns: Ns, prefix_block_size: int, foreseen: int | None = None
+    ) -> "RequestSpec":
         """The schedulers' view of a planned request: everything but its true output length."""
         return cls(
             planned.index,
@@ -49,4 +53,5 @@ class RequestSpec(NamedTuple):
             planned.prefix_blocks,
             prefix_block_size,
             planned.session,
+            foreseen,
         )

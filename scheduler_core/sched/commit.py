@@ -140,6 +140,10 @@ def end(
         if event is _FINISH and policy.publish is _AT_CHUNK:
             state.memory.publish(request, request.confirmed, fence=state.fence())
     del state.requests[request.id]
+    if policy.predictor is not None and event is _FINISH:
+        policy.predictor.finished(request)
+    for observer in policy.observers:
+        observer.ended(request, outcome)
     if event is _FINISH and policy.retain is _BATCH and not waits:  # one that waits holds neither slot nor blocks
         state.held.append(request)
     else:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
+from scheduler_core.sched.aging import AgedQueue, queue_of
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.commit import commit, end, release_batch
 from scheduler_core.sched.laws import check_conservation, check_liveness, check_residence
@@ -15,7 +16,6 @@ from scheduler_core.sched.planner import StateView, StepBuilder
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.sched.stopping import Stop, requeue
-from scheduler_core.sched.waiting import queue_for
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.plan import StepPlan, StepResult
 from scheduler_core.types.reasons import Outcome, Preempt, Reject
@@ -43,8 +43,13 @@ class Instance:
             rules=policy.cache if policy.prefix_cache else replace(policy.cache, index="none"),
             first_block=first_block,
         )
+        waiting = queue_of(policy)
         self._state = InstanceState(
-            memory, Cohort(limits.block_size), waiting=queue_for(policy), plan_on_promises=plan_on_promises
+            memory,
+            Cohort(limits.block_size),
+            waiting=waiting,
+            aged=waiting if isinstance(waiting, AgedQueue) else None,
+            plan_on_promises=plan_on_promises,
         )
         self._builder = StepBuilder(self._state, policy)
 
@@ -138,6 +143,8 @@ class Instance:
         live = self._live(request)
         if live.state is not State.RUNNING:
             raise CallerError(f"request {request} is {live.state.name}, not RUNNING")
+        if self._state.aged is not None:
+            self._state.aged.begin(now_ns)
         self._state.leave_running(live)
         requeue(self._state, self.policy, live, Stop(Preempt.OPERATOR, now_ns))
         release_batch(self._state)
@@ -210,7 +217,9 @@ class Instance:
     def next_wakeup(self, now_ns: Ns) -> Ns | None:
         """When `plan` may answer differently by time alone; None: only after an event."""
         state = self._state
-        return self.policy.shape.wake_ns(StateView(state, now_ns, self.policy.limits.token_budget))
+        wake = self.policy.shape.wake_ns(StateView(state, now_ns, self.policy.limits.token_budget))
+        due = None if state.aged is None else state.aged.wake_ns()
+        return due if wake is None else wake if due is None else min(wake, due)
 
     def open_requests(self) -> list[int]:
         """Ids of live requests in order of submission."""

@@ -89,19 +89,26 @@ class StepBuilder:
         self._limit, self._passes = policy.chunk.limit, policy.shape.passes
         self._view = StateView(state, 0, self._budget)
         self._publishes = policy.prefix_cache and policy.publish is Publish.AT_GRANT
+        self._vacates_blocks = policy.slots is not None and policy.slots.for_blocks
         self._closes = policy.slots is None and not policy.admits_without_budget
         self._keeps = policy.preemption is not None and policy.preemption.keeps
         self.grants: dict[int, Grant] = {}
         self.decoders = 0  # members of the cohort served in this step
         self.preempted = False
+        self._gave_way: set[int] = set()
         self.deferral: tuple[LiveRequest, Deferral] | None = None
 
     def build(self, now_ns: Ns) -> None:
         """Fill `grants` anew, changing the state as if they were under way."""
         view = self._view
         view.now_ns, view.budget_left = now_ns, self._budget
+        if self.state.aged is not None:
+            self.state.aged.begin(now_ns)
+        for observer in self.policy.observers:
+            observer.begun(now_ns)
         self.grants = {}
         self.decoders, self.preempted, self.deferral = 0, False, None
+        self._gave_way.clear()
         self._round()
         while self.state.stopped and not self.grants and not self.decoders and self._revoke():
             self._round()
@@ -110,6 +117,8 @@ class StepBuilder:
         self._assert_limits()
         if self.policy.watch is not None:
             self._tell(self.policy.watch)
+        for observer in self.policy.observers:
+            observer.planned(view, self.grants)
 
     def _round(self) -> None:
         """Serve and admit in the order that the shape says."""
@@ -221,6 +230,7 @@ class StepBuilder:
         self.state.leave_running(victim, granted=served)
         stop(self.state, self.policy, victim, Stop(reason, self._view.now_ns, revoked))
         self.preempted = True
+        self._gave_way.add(victim.id)
 
     def _pause(self, request: LiveRequest, need: int) -> None:
         """``request`` waits with its blocks until others give up theirs."""
@@ -307,7 +317,7 @@ class StepBuilder:
             if self._closed():
                 break
             deferral = self._try_admit(head)
-            if deferral is None:
+            if deferral is None or (deferral.reason is _NO_BLOCKS and self._vacates_blocks and self._vacate(head)):
                 continue
             if self.deferral is None:
                 self.deferral = (head, deferral)
@@ -364,11 +374,12 @@ class StepBuilder:
 
     def _try_admit(self, head: LiveRequest) -> Deferral | None:
         memory, size = self.state.memory, self._block_size
+        # Its last step before preemption is still in flight (V-03), or it was stopped for somebody in this very step.
+        if head.promised or head.id in self._gave_way:
+            return Deferral(_PREEMPTED_THIS_STEP, 0, 0, skip=True)
         resident = len(self.state.running) + len(self.state.held)
         if resident >= self._size and not self._vacate(head):
             return Deferral(_BATCH_FULL, resident + 1, self._size)
-        if head.promised:  # its last step before preemption is still in flight (V-03)
-            return Deferral(_PREEMPTED_THIS_STEP, 0, 0, skip=True)
         # A lodged request brought its KV from another instance; its blocks are like found ones, but not all full.
         lodged = head.blocks > 0
         hits: Hits = list(head.table) if lodged else memory.match(head)
@@ -379,8 +390,7 @@ class StepBuilder:
         length = first_length(head, want, most=self._limit(head, want, view), left=view.budget_left, limits=limits)
         if length == 0 and not self.policy.admits_without_budget:
             return Deferral(_NO_BUDGET, min(want, self._budget), self._view.budget_left)
-        room = max(self.policy.reserve.tokens(head), head.known)
-        reserve = -(-room // size) - found
+        reserve = -(-self.policy.reserve.tokens(head) // size) - found
         free = memory.free - (memory.idle(hits) if hits and not lodged else 0)
         deferral = self.policy.admission.decide(reserve, free - memory.pledged, self._view)
         if deferral is not None:

@@ -4,15 +4,20 @@ Rules for implementers: no clock, no randomness, no state unless the part says s
 arrival sequence last; O(log n) per request and step; each part names the rule ids it implements.
 """
 
-from collections.abc import Collection, Iterable, Reversible, Sequence
+from collections.abc import Collection, Iterable, Mapping, Reversible, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler_core.kv.rules import CacheRules
 from scheduler_core.sched.decisions import Deferral, Passes, Place, Publish, Remedy, Retain
 from scheduler_core.sched.view import Beginnings, RequestView, View
-from scheduler_core.types.reasons import Preempt
+from scheduler_core.types.patience import Promise
+from scheduler_core.types.plan import Grant
+from scheduler_core.types.reasons import Outcome, Preempt
 from scheduler_core.types.time import Ns
+
+DEFAULT_PREFILL_TOKEN_NS = 100_000.0
+"""Where nothing is known of the target: 0.1 ms a token."""
 
 
 class Order(Protocol):
@@ -75,6 +80,14 @@ class Admission(Protocol):
 class Slots(Protocol):
     """Who gives way when a request waits for a batch slot?"""
 
+    @property
+    def for_blocks(self) -> bool:
+        """Whether somebody gives way for want of blocks too."""
+
+    @property
+    def reads_progress(self) -> bool:
+        """Whether the choice depends on how far requests have come; they then cannot advance as a group."""
+
     def pick(self, head: RequestView, running: Iterable[RequestView]) -> RequestView | None:
         """A running request to be stopped for ``head``, or None."""
 
@@ -108,6 +121,29 @@ class Watch(Protocol):
         """Nothing runs and nothing waits."""
 
 
+class Observer(Protocol):
+    """A part that keeps figures of its own about what happens; told, never asked."""
+
+    def begun(self, now_ns: Ns) -> None:
+        """A step is about to be planned."""
+
+    def planned(self, view: View, grants: Mapping[int, Grant]) -> None:
+        """A step was planned at ``view.now_ns``: ``grants`` by request, empty when there was nothing to do."""
+
+    def ended(self, request: RequestView, outcome: Outcome) -> None:
+        """``request`` is over."""
+
+
+class Predictor(Protocol):
+    """How long will the answer be?"""
+
+    def expected(self, request: RequestView) -> int:
+        """Expected length of the whole answer, above what was emitted and within the declared limit."""
+
+    def finished(self, request: RequestView) -> None:
+        """``request`` emitted its last token: something to learn from."""
+
+
 class Victim(Protocol):
     """Whom to stop when ``requester`` cannot get a block?"""
 
@@ -139,7 +175,10 @@ class Preemption(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Plain numbers of a policy. ``token_budget`` is per step, all phases; ``queue_limit`` 0 means none."""
+    """Plain numbers of a policy. ``token_budget`` is per step, all phases; ``queue_limit`` 0 means none.
+
+    ``promises`` are those of tiers, by name. ``prefill_token_ns`` is what a prompt token is estimated to take.
+    """
 
     size: int
     token_budget: int
@@ -148,11 +187,17 @@ class Limits:
     model_length: int
     chunked: bool = True
     queue_limit: int = 0
+    promises: Mapping[str, Promise] = field(default_factory=dict)
+    prefill_token_ns: float = DEFAULT_PREFILL_TOKEN_NS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySet:
-    """A complete policy for one instance. Without ``preemption``, who has to stop is always computed again."""
+    """A complete policy for one instance.
+
+    Who has waited ``starvation_ns`` comes before everybody, whatever the order; None: no such bound. Without
+    ``preemption``, who has to stop is always computed again.
+    """
 
     name: str
     limits: Limits
@@ -172,10 +217,15 @@ class PolicySet:
     slots: Slots | None = None
     account: Account | None = None
     watch: Watch | None = None
+    starvation_ns: Ns | None = None
+    predictor: Predictor | None = None
+    observers: tuple[Observer, ...] = ()
     admits_without_budget: bool = False
     admits_after_preemption: bool = False
 
     @property
     def groups_decodes(self) -> bool:
         """Whether running requests may advance together: not where a part has to hear of, or look at, each one."""
-        return self.account is None and self.watch is None and not self.victim.reads_progress
+        told = self.account is not None or self.watch is not None or bool(self.observers)
+        looks = self.victim.reads_progress or (self.slots is not None and self.slots.reads_progress)
+        return not told and not looks

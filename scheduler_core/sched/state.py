@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from scheduler_core.request.live import APART, LiveRequest
+from scheduler_core.sched.aging import AgedQueue
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.memory import Memory
 from scheduler_core.sched.plan import FusedStep, Planned
@@ -16,10 +17,11 @@ class InstanceState:
     """Requests by place, the pool, steps in flight, and records not yet taken.
 
     ``running`` is in order of admission; ``apart`` are those of them that are no members of the ``cohort``, in the same
-    order. ``stopped`` hold blocks, on the device or in the host, and go on before anybody new (`sched.stopping`).
-    ``held`` are finished requests whose slot and blocks stay taken until their batch ends. ``parked`` and ``lodged``
-    are those of `sched.moving`; the latter are waiting, too. ``fused_step`` is a fused step while events are delivered
-    during it. ``deferred`` is the last reported (request, reason): a record is written only on change.
+    order. ``aged`` is ``waiting`` where its head may change by itself. ``stopped`` hold blocks, on the device or in
+    the host, and go on before anybody new (`sched.stopping`). ``held`` are finished requests whose slot and blocks stay
+    taken until their batch ends. ``parked`` and ``lodged`` are those of `sched.moving`; the latter are waiting, too.
+    ``fused_step`` is a fused step while events are delivered during it. ``deferred`` is the last reported (request,
+    reason): a record is written only on change.
     """
 
     memory: Memory
@@ -27,6 +29,7 @@ class InstanceState:
     plan_on_promises: bool = False
     keeps_records: bool = True
     requests: dict[int, LiveRequest] = field(default_factory=dict)
+    aged: AgedQueue | None = None
     waiting: Queue = field(default_factory=WaitingQueue)
     running: dict[int, LiveRequest] = field(default_factory=dict)
     apart: dict[int, LiveRequest] = field(default_factory=dict)

@@ -196,7 +196,7 @@ class Undisturbed:
             length = first_length(head, want, most=self._limit(head, want, view), left=left, limits=limits)
             if not length:
                 break
-            reserve = -(-max(self._reserve(head), known) // size) - found
+            reserve = -(-self._reserve(head) // size) - found
             free = memory.free - (memory.idle(hits) if hits else 0)
             deferral = self._admission(reserve, free - memory.pledged, view)
             if deferral is not None and deferral.skip:

@@ -21,6 +21,9 @@ class SpecView(Protocol):
     def tier(self) -> str: ...
     @property
     def priority(self) -> int: ...
+    @property
+    def foreseen(self) -> int | None:
+        """The output length announced from outside, for a study of perfect knowledge; None in any other run."""
 
 
 class RequestView(Protocol):

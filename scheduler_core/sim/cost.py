@@ -3,9 +3,9 @@
 from bisect import bisect_right
 from typing import NamedTuple
 
-from scheduler_core.sim.noise import standard_normal
 from scheduler_core.spec.target import Knots, Profile
 from scheduler_core.types.errors import CallerError
+from scheduler_core.types.noise import standard_normal
 from scheduler_core.types.shape import StepShape
 from scheduler_core.types.time import Ns
 

@@ -4,9 +4,10 @@ Exact: each step is planned by the same rules under the same policy, or is the r
 that the cost model gives for it; the records per request are those of a plain run.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from scheduler_core.drive.cuts import Outside
 from scheduler_core.sched.commit import STOPPED
 from scheduler_core.sched.fused import FusedInstance
 from scheduler_core.sched.plan import FusedStep
@@ -17,7 +18,6 @@ from scheduler_core.sim.rows import RowSink
 from scheduler_core.sim.world import SimulatedWorld
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import LawError
-from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.shape import causal_pairs, joins
 from scheduler_core.types.time import NEVER, Ns
@@ -26,6 +26,7 @@ from scheduler_core.types.time import NEVER, Ns
 _DECODE = Phase.DECODE
 
 LEAST_QUEUE = 64
+NOTHING = Outside()
 
 
 class FastReport(NamedTuple):
@@ -41,8 +42,7 @@ class FastReport(NamedTuple):
 class FastForward:
     """Plays requests through a policy on a modelled target.
 
-    ``cancels`` are (request index, time) at which its client gives up, beside those of the requests; ``patience`` has
-    the time limits of tiers.
+    ``outside`` is what reaches it beside the requests.
     ``observe`` is called for each step, planned or repeated, with the step and its start and end, before it is
     completed; it is for tests and step records.
     """
@@ -54,20 +54,18 @@ class FastForward:
         sink: RowSink,
         *,
         prefix_block_size: int = 16,
-        cancels: Iterable[tuple[int, Ns]] = (),
-        patience: Mapping[str, Patience] | None = None,
+        outside: Outside = NOTHING,
         observe: Callable[[FusedStep, Ns, Ns], None] | None = None,
     ) -> None:
         self.instance = FusedInstance(policy)
         self._policy = policy
         self._cost = cost
-        self._world = SimulatedWorld(
-            self.instance, cost, sink, cancels=cancels, patience=patience or {}, prefix_block_size=prefix_block_size
-        )
+        self._world = SimulatedWorld(self.instance, cost, sink, outside=outside, prefix_block_size=prefix_block_size)
         self._world.observe = observe
         self._now: Ns = 0
         self._busy_until: Ns = 0
         self._planned = self._steps = 0
+        self._timed = policy.starvation_ns is not None
         self._patient = policy.order.first_come and not policy.limits.queue_limit
         self._queue = max(LEAST_QUEUE, policy.limits.size + 1)
 
@@ -133,7 +131,7 @@ class FastForward:
         """Execute step ``number``, in which the cohort alone runs, and the same again until something may change it."""
         instance, world, cohort = self.instance, self._world, self.instance.cohort
         decoders = cohort.count
-        wanted = NEVER if self._patient and instance.waiting else world.next_ns  # a blocked head ignores newcomers
+        wanted = self._next_change()
         wake = self._cost.wake_ns(self._now - self._busy_until)
         while True:
             end = self._now + world.decode_ns(decoders, cohort.context_tokens, number) + wake
@@ -141,7 +139,7 @@ class FastForward:
             if cohort.tick + 1 >= world.ends.next_tick or world.cut_ns <= end:
                 self._complete(FusedStep(number, (), decoders, cohort.context_tokens, True), end)
                 # Fewer go on and nobody waits for their place: still the same step, without them.
-                wanted = world.next_ns
+                wanted = self._next_change()
                 if instance.blocked or not cohort.count:
                     return
                 decoders = cohort.count
@@ -154,6 +152,12 @@ class FastForward:
             if wanted <= end or not instance.repeat():
                 return
             number += 1
+
+    def _next_change(self) -> Ns:
+        """When the next step may differ: somebody comes, unless a blocked head ignores newcomers; or by time alone."""
+        at_ns = NEVER if self._patient and self.instance.waiting else self._world.next_ns
+        wake = self.instance.next_wakeup(self._now) if self._timed else None
+        return at_ns if wake is None else min(wake, at_ns)
 
     def _duration_ns(self, step: FusedStep) -> Ns:
         prefill = pairs = joined = 0

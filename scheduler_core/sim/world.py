@@ -1,9 +1,9 @@
 """What happens around an instance in a long simulation: who comes, who gives up, how long answers are, what is kept."""
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
-from scheduler_core.drive.cuts import CANCEL, Due, cut, cuts_of
+from scheduler_core.drive.cuts import CANCEL, Due, Outside, cut, cuts_of
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.fused import FusedInstance
@@ -12,7 +12,6 @@ from scheduler_core.sim.arrivals import ArrivalStream
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.ends import EndTimes
 from scheduler_core.sim.rows import RequestRow, RowSink, Track
-from scheduler_core.types.patience import Patience
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.time import NEVER, Ns
 
@@ -33,8 +32,7 @@ class SimulatedWorld:
         cost: StepCost,
         sink: RowSink,
         *,
-        cancels: Iterable[tuple[int, Ns]],
-        patience: Mapping[str, Patience],
+        outside: Outside,
         prefix_block_size: int,
     ) -> None:
         self.duration_ns, self.decode_ns = cost.duration_ns, cost.decode_ns
@@ -46,9 +44,9 @@ class SimulatedWorld:
         self.arrivals = ArrivalStream(())
         self._instance = instance
         self._sink = sink
-        self._patience = patience
+        self._patience, self._foresight = outside.patience, outside.foresight
         self._prefix_block_size = prefix_block_size
-        self._cuts = [Due(at_ns, CANCEL, request) for request, at_ns in cancels]
+        self._cuts = [Due(at_ns, CANCEL, request) for request, at_ns in outside.cancels]
         heapq.heapify(self._cuts)
         self.next_ns = NEVER
         self.cut_ns = self._cuts[0].at_ns if self._cuts else NEVER
@@ -79,7 +77,10 @@ class SimulatedWorld:
         at_ns, planned = self.arrivals.take()
         self.next_ns = self.arrivals.next_ns
         self.tracks[planned.index] = Track(at_ns, planned.output_tokens)
-        spec = RequestSpec.from_planned(planned, arrival_ns=at_ns, prefix_block_size=self._prefix_block_size)
+        foreseen = None if self._foresight is None else self._foresight.of(planned)
+        spec = RequestSpec.from_planned(
+            planned, arrival_ns=at_ns, prefix_block_size=self._prefix_block_size, foreseen=foreseen
+        )
         refused = self._instance.submit(spec, at_ns)
         if refused is not None:
             self._row(refused, at_ns, planned.prompt_tokens, 0)

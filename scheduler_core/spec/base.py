@@ -31,13 +31,21 @@ class Spec(BaseModel):
         return self.model_dump(mode="json")
 
     def digest(self) -> str:
-        """Hex digest of the canonical form without what is absent, so that a new optional setting changes no digest."""
-        data = self.model_dump(mode="json", exclude_none=True)
+        """Hex digest of the canonical form without what is absent: a new optional setting or section changes none."""
+        data = _without_empty(self.model_dump(mode="json", exclude_none=True))
         for section in self.later_sections:
             if not data.get(section, True):
                 del data[section]
         text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _without_empty(data: Any) -> Any:
+    """``data`` without sections in which nothing is set."""
+    if not isinstance(data, dict):
+        return data
+    kept = {key: _without_empty(value) for key, value in data.items()}
+    return {key: value for key, value in kept.items() if value != {}}
 
 
 def _takes_truth(annotation: Any) -> bool:

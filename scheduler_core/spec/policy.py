@@ -8,18 +8,74 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Share, Spec
+from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Seed, Share, Spec
+
+OrderName = Literal[
+    "arrival",
+    "priority",
+    "urgency",
+    "shortest",
+    "shortest_prefill",
+    "longest",
+    "response_ratio",
+    "deadline",
+    "levels",
+    "longest_prefix",
+    "prefix_tree",
+]
 
 
 class OrderSection(Spec):
     """Layer 1, request order: who is served first."""
 
-    by: Literal["arrival", "priority", "urgency", "shortest", "longest_prefix", "prefix_tree"] | None = Field(
+    by: OrderName | None = Field(
         None,
-        description="Waiting requests in order of arrival; by tier priority and then arrival; by urgency, which is "
-        "priority that also takes a slot from a worse request when the batch is full; shortest declared output first, "
-        "aged so that nobody starves; longest prefix found in the cache first; or those with a common prefix together, "
-        "the most shared first. The last two keep the order of arrival while more than 128 wait.",
+        description="Who is next: arrival; priority (tier, then arrival); urgency (priority, and takes a slot of a "
+        "full batch from a worse request); shortest (least output left, aged); shortest_prefill (shortest prompt, "
+        "aged); longest (largest declared output); response_ratio (prompt tokens computed while it waited / its own); "
+        "deadline (least slack to the promise of its tier); levels (feedback queues with skip-join); longest_prefix "
+        "(most found in the cache); prefix_tree (those with a common prefix together). response_ratio and the last two "
+        "keep the order of arrival while more than 128 wait.",
+    )
+    length: Literal["declared", "predicted", "hidden"] | None = Field(
+        None,
+        description="What shortest goes by: the declared limit, a prediction (section predict), or, where lengths are "
+        "hidden, the fewest tokens emitted so far.",
+    )
+    takes_slots: bool | None = Field(
+        None,
+        description="Orders shortest and deadline: a full batch gives up the request that is last in the order to one "
+        "that is strictly earlier.",
+    )
+    starvation_ms: float | None = Field(
+        None,
+        ge=0,
+        le=86_400_000,
+        description="Who has waited this long comes before everybody, whatever the order; 0: no such bound. Absent: "
+        "3,000 for levels, 30,000 for orders without a bound of their own but priority and urgency, else none.",
+    )
+    age_ms_per_token: PositiveFloat | None = Field(
+        None,
+        le=10_000,
+        description="Orders shortest and shortest_prefill: waiting this long counts as much as one token less. Absent: "
+        "10 per output token, 0.1 per prompt token.",
+    )
+    best_effort_ms: PositiveFloat | None = Field(
+        None,
+        le=86_400_000,
+        description="Order deadline: the promise assumed for a tier that has none on its first token. Absent: 60,000.",
+    )
+    levels: PositiveInt | None = Field(None, le=24, description="Order levels: how many queues there are.")
+    quantum_ms: PositiveFloat | None = Field(
+        None,
+        le=60_000,
+        description="Order levels: execution time before a request sinks from level 0; doubles per level.",
+    )
+    prefill_us_per_token: PositiveFloat | None = Field(
+        None,
+        le=1_000_000,
+        description="Orders levels and deadline: what a prompt token is estimated to take. Absent: as the target's "
+        "profile says, 100 where there is none.",
     )
     age_tokens: int | None = Field(
         None,
@@ -55,10 +111,10 @@ class CacheSection(Spec):
     watermark: Share | None = Field(
         None, description="Share of the pool kept free when a waiting request is admitted beside running ones."
     )
-    admit: Literal["known", "limit"] | None = Field(
+    admit: Literal["first_chunk", "known", "predicted", "limit"] | None = Field(
         None,
-        description="Room that must be in sight to admit a request: its known tokens, or prompt + output limit "
-        "(never preempts).",
+        description="Room that must be in sight to admit a request: its first chunk; its known tokens (the whole "
+        "prompt); prompt + predicted output (section predict); or prompt + output limit (never preempts).",
     )
 
 
@@ -77,6 +133,29 @@ class BatchSection(Spec):
     queue_limit: int | None = Field(
         None, ge=0, description="Most waiting requests; newcomers beyond are rejected. 0: none."
     )
+
+
+class PredictSection(Spec):
+    """Prediction of output lengths, which no policy can see."""
+
+    by: Literal["none", "mean", "quantile", "class", "perfect"] | None = Field(
+        None,
+        description="none: the declared limit; mean or quantile of the answers that have ended; mean by class; "
+        "perfect: the true length, announced from outside, only for study.",
+    )
+    quantile: Share | None = Field(None, description="Which quantile of the answers that have ended. Absent: 90%.")
+    classes: Literal["tenant", "tier", "prompt"] | None = Field(
+        None, description="What makes a class: tenant, tier, or the power of two of the prompt length. Absent: tenant."
+    )
+    sigma: float | None = Field(
+        None,
+        ge=0,
+        le=3,
+        description="Error: the prediction is multiplied by a lognormal factor whose logarithm has this standard "
+        "deviation, the same factor for the same request whenever it is asked.",
+    )
+    bias: PositiveFloat | None = Field(None, le=100, description="Error: the prediction is multiplied by this.")
+    seed: Seed | None = Field(None, description="Which errors are drawn.")
 
 
 class PoolsSection(Spec):
@@ -141,6 +220,7 @@ class PolicySpec(Spec):
     order: OrderSection = OrderSection()
     cache: CacheSection = CacheSection()
     batch: BatchSection = BatchSection()
+    predict: PredictSection = PredictSection()
     pools: PoolsSection = PoolsSection()
     execution: ExecutionSection = ExecutionSection()
 
@@ -151,4 +231,4 @@ LEAVES_ONLY = ("fifo", "cost")
 PREFIX_ORDERS = ("longest_prefix", "prefix_tree")
 """Orders of waiting requests that look at the prefix cache."""
 
-SECTIONS = ("order", "cache", "batch", "pools", "execution")
+SECTIONS = ("order", "cache", "batch", "predict", "pools", "execution")

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Seed, Share, Spec, require_one
-from scheduler_core.types.patience import Patience
-from scheduler_core.types.time import ns_from_ms
+from scheduler_core.types.patience import Patience, Promise
+from scheduler_core.types.time import NS_PER_MS, ns_from_ms
 
 TRACE_FORMATS = (
     "azure-2023",
@@ -273,6 +273,16 @@ class Tier(Spec):
                 "smaller, or leave it out"
             )
         return self
+
+    def promise(self) -> Promise:
+        """What requests of this tier were promised."""
+        line = self.ttft_line()
+        return Promise(
+            ttft_ns=None if line is None else ns_from_ms(line.base),
+            ttft_token_ns=0.0 if line is None else line.per_token * NS_PER_MS,
+            tpot_ns=None if self.tpot_ms is None else ns_from_ms(self.tpot_ms),
+            e2e_ns=None if self.e2e_ms is None else ns_from_ms(self.e2e_ms),
+        )
 
     def patience(self) -> Patience | None:
         """How long a request of this tier may take; None without a limit."""

@@ -19,7 +19,6 @@ from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Affine, HostLink, Profile
 from scheduler_core.spec.topology import InstanceGroup, Topology
 from scheduler_core.types.arrival import PlannedRequest
-from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import GrantResult, StepResult
 from scheduler_core.types.records import Record
 from scheduler_core.types.time import Ns, ns_from_ms
@@ -103,11 +102,13 @@ def play(
     *,
     capacity: Capacity = Capacity(1000, 10_000),  # noqa: B008 - frozen
     target: Profile | None = None,
-    cancels: Iterable[tuple[int, Ns]] = (),
-    patience: Mapping[str, Patience] | None = None,
     law_interval: int = 1,
+    **outside: Any,
 ) -> Played:
-    """Play ``requests`` on the modelled target, checking the laws after every step and keeping plan digests."""
+    """Play ``requests`` on the modelled target, checking the laws after every step and keeping plan digests.
+
+    ``outside``: cancels, patience and foresight, as `Driver` takes them.
+    """
     target = target or profile()
     capacity = replace(capacity, profile=capacity.profile or target)
     instance, sink = Instance(build_policy(spec, capacity)), ListSink()
@@ -117,8 +118,7 @@ def play(
         executor=SimulatedExecutor(profile=target, block_size=instance.policy.limits.block_size),
         sink=sink,
         stop=lambda: False,
-        cancels=cancels,
-        patience=patience or {},
+        **outside,
         law_interval=law_interval,
         keep_digests=True,
     )

@@ -12,12 +12,12 @@ from scheduler_core.policies.manifests import manifests, resolve
 from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.fastforward import FastForward
-from scheduler_core.sim.noise import uniform
 from scheduler_core.sim.rows import RequestRow
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.testing.builders import Played, play, policy_spec, profile, request
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import HeadwayError
+from scheduler_core.types.noise import uniform
 from scheduler_core.types.records import Finished, Step
 
 TARGET = profile(base_ms=1.3, prefill_token_ms=0.02, decode_request_ms=0.05, context_token_ms=0.001)
@@ -127,7 +127,7 @@ def main(names: list[str]) -> int:
 
 
 def _capacity() -> Capacity:
-    return Capacity(kv_blocks=40, model_length=MODEL_LENGTH)
+    return Capacity(kv_blocks=40, model_length=MODEL_LENGTH, profile=TARGET)
 
 
 def _plays(spec: PolicySpec) -> Iterator[tuple[Played, list[PlannedRequest]]]:

@@ -10,6 +10,7 @@ LAYERS = {
     "order": "layer 1, request order",
     "cache": "layer 2, cache",
     "batch": "layer 3, batch and queue",
+    "predict": "prediction",
     "pools": "layer 4, pools",
     "execution": "execution, what runs beside a step",
 }

@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_core.drive.cuts import Outside
 from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.fastforward import FastForward
@@ -66,7 +67,7 @@ def fused(spec: Any, requests: Any, capacity: Any, **ends: Any) -> Any:
         build_policy(spec, replace(capacity, profile=TARGET)),
         StepCost(TARGET),
         rows.append,
-        **ends,
+        outside=Outside(**ends),
         observe=lambda step, start, end: steps.append(
             (step.id, start, end, simulation.instance.occupancy(), simulation.instance.expand(step))
         ),
@@ -132,7 +133,7 @@ SPECS = st.one_of(
     ),
     st.builds(
         lambda name, size, budget: policy_spec(name, batch__size=size, batch__token_budget=budget, cache__block_size=4),
-        st.sampled_from(["sarathi", "sglang", "vtc", "nano", "reserve_max"]),
+        st.sampled_from(["sarathi", "sglang", "vtc", "nano", "reserve_max", "fastserve"]),
         st.integers(1, 6),
         st.sampled_from([5, 8, 40]),
     ),
@@ -148,6 +149,29 @@ SPECS = st.one_of(
         st.sampled_from(["sarathi", "sglang", "vtc", "nano"]),
         st.integers(2, 6),
         STOPPED,
+    ),
+    st.builds(
+        lambda by, length, slots, bound, admit, predict, size: policy_spec(
+            "vllm_v1",
+            order__by=by,
+            order__length=length,
+            order__takes_slots=slots,
+            order__starvation_ms=bound,
+            cache__admit=admit,
+            cache__prefix="none",
+            cache__block_size=4,
+            predict__by=predict,
+            predict__sigma=0.4,
+            batch__size=size,
+            batch__token_budget=24,
+        ),
+        st.sampled_from(["shortest", "shortest_prefill", "longest", "response_ratio", "deadline", "levels"]),
+        st.sampled_from(["declared", "predicted", "hidden"]),
+        st.booleans(),
+        st.sampled_from([0, 4, 25]),
+        st.sampled_from(["first_chunk", "known", "predicted"]),
+        st.sampled_from(["none", "mean", "quantile", "class"]),
+        st.integers(1, 5),
     ),
     st.builds(
         lambda size, wait, budget, prefix: policy_spec(
@@ -237,7 +261,9 @@ def test_a_backlog_that_times_out_ends_at_its_limits() -> None:
     policy = build_policy(policy_spec("vllm_v1", batch__size=1), Capacity(100, 1000))
     rows: list[Any] = []
     limits = {"fast": Patience(queue_ns=20_000_000)}
-    FastForward(policy, StepCost(profile(base_ms=0.8)), rows.append, patience=limits).run(iter(requests))
+    FastForward(policy, StepCost(profile(base_ms=0.8)), rows.append, outside=Outside(patience=limits)).run(
+        iter(requests)
+    )
     late = [row for row in rows if row.outcome == "timed_out"]
     assert [row.request for row in rows if row.outcome == "finished"] == [0, 1, 2]
     assert {(row.end_ns, row.reason, row.output_tokens) for row in late} == {(20_000_000, "queue_timeout", 0)}

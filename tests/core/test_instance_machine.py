@@ -33,9 +33,28 @@ POLICIES = st.one_of(
     ),
     st.builds(
         lambda name, size, budget: policy_spec(name, batch__size=size, batch__token_budget=budget, cache__block_size=2),
-        st.sampled_from(["sarathi", "sglang", "vtc", "nano", "reserve_max"]),
+        st.sampled_from(["sarathi", "sglang", "vtc", "nano", "reserve_max", "fastserve"]),
         st.integers(1, 4),
         st.integers(4, 6),
+    ),
+    st.builds(
+        lambda by, length, admit, bound, size: policy_spec(
+            "vllm_v1",
+            order__by=by,
+            order__length=length,
+            order__takes_slots=True,
+            order__starvation_ms=bound,
+            cache__admit=admit,
+            cache__block_size=2,
+            predict__by="mean",
+            batch__size=size,
+            batch__token_budget=6,
+        ),
+        st.sampled_from(["shortest", "shortest_prefill", "longest", "response_ratio", "deadline", "levels"]),
+        st.sampled_from(["declared", "predicted", "hidden"]),
+        st.sampled_from(["first_chunk", "known", "predicted", "limit"]),
+        st.sampled_from([0, 0.000004]),
+        st.integers(1, 4),
     ),
     st.builds(
         lambda prefix, size: policy_spec(

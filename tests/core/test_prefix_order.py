@@ -110,5 +110,5 @@ def test_longest_prefix_in_an_instance() -> None:
 
 
 def test_a_preset_refuses_an_order_it_does_not_know() -> None:
-    with pytest.raises(InputError, match="takes one of arrival, longest_prefix, prefix_tree"):
-        resolve(policy_spec("sglang", order__by="priority"))
+    with pytest.raises(InputError, match="takes one of arrival, priority, longest_prefix, prefix_tree"):
+        resolve(policy_spec("sglang", order__by="urgency"))

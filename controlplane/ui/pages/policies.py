@@ -26,6 +26,7 @@ SECTION_TITLES = {
     "order": "Request order",
     "cache": "Cache",
     "batch": "Batch and queue",
+    "predict": "Prediction",
     "pools": "Pools",
     "execution": "Execution",
 }

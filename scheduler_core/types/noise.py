@@ -1,6 +1,7 @@
 """Randomness as a pure function of (seed, stream, counter): the same anywhere, in any order of asking."""
 
 import hashlib
+import math
 from statistics import NormalDist
 
 _UNIT = NormalDist()
@@ -16,3 +17,12 @@ def uniform(seed: int, stream: str, counter: int) -> float:
 def standard_normal(seed: int, stream: str, counter: int) -> float:
     """A standard normal number, cut at three standard deviations."""
     return max(-3.0, min(3.0, _UNIT.inv_cdf(uniform(seed, stream, counter))))
+
+
+def blurred(value: float, *, sigma: float, bias: float, seed: int, counter: int) -> float:
+    """``value`` with the error of a prediction: times ``bias``, and a lognormal factor whose logarithm has ``sigma``.
+
+    The median of the factors is ``bias``; which one a request gets depends on seed and counter alone.
+    """
+    factor = math.exp(sigma * standard_normal(seed, "prediction", counter)) if sigma else 1.0
+    return value * bias * factor

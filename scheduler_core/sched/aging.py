@@ -1,0 +1,132 @@
+"""A queue whose head may change by time alone."""
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from scheduler_core.request.live import LiveRequest
+from scheduler_core.sched.policy import PolicySet
+from scheduler_core.sched.waiting import ArrivalQueue, Queue, queue_for
+from scheduler_core.types.time import Ns
+
+
+class _Age(NamedTuple):
+    entered_ns: Ns
+    number: int
+    request: LiveRequest
+
+
+class AgedQueue:
+    """The order of another queue, but who has waited for ``bound_ns`` comes first, the longest waiting of them.
+
+    Bound on starvation, for any inner order: once a request has waited ``bound_ns`` it is passed by nobody who entered
+    the queue after it. A newcomer enters at its arrival, a preempted request when it is stopped. All operations are
+    O(log n) beside those of the inner queue.
+    """
+
+    __slots__ = ("_ages", "_bound_ns", "_entered", "_inner", "_now_ns", "_number")
+
+    def __init__(self, inner: Queue, bound_ns: Ns) -> None:
+        self._inner = inner
+        self._bound_ns = bound_ns
+        self._ages: list[_Age] = []  # entries of requests that have left stay until they surface
+        self._entered: dict[int, _Age] = {}
+        self._number = 0
+        self._now_ns: Ns = 0
+
+    def __len__(self) -> int:
+        return len(self._entered)
+
+    def __contains__(self, request: LiveRequest) -> bool:
+        return request.id in self._entered
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        """In queue order now. O(n log n)."""
+        due = [age for age in sorted(self._entered.values()) if age.entered_ns + self._bound_ns <= self._now_ns]
+        yield from (age.request for age in due)
+        first = {age.request.id for age in due}
+        yield from (request for request in self._inner if request.id not in first)
+
+    def push(self, request: LiveRequest, key: tuple[int, ...]) -> None:
+        self._enter(request)
+        self._inner.push(request, key)
+
+    def push_front(self, request: LiveRequest) -> None:
+        self._enter(request)
+        self._inner.push_front(request)
+
+    def push_back(self, request: LiveRequest, key: tuple[int, ...]) -> None:
+        self._enter(request)
+        self._inner.push_back(request, key)
+
+    def tenants(self) -> frozenset[str]:
+        """Tenants that have requests waiting."""
+        return self._inner.tenants()
+
+    def head(self) -> LiveRequest | None:
+        """The longest waiting request if it has waited for the bound, else the head of the other order."""
+        oldest = self._oldest()
+        if oldest is not None and oldest.entered_ns + self._bound_ns <= self._now_ns:
+            return oldest.request
+        return self._inner.head()
+
+    def remove(self, request: LiveRequest) -> None:
+        """Take ``request`` out; `KeyError` if it does not wait."""
+        del self._entered[request.id]
+        self._inner.remove(request)
+
+    def take(self) -> Any:
+        """Remove and return the head's entry, which `restore` can put back to its place."""
+        head = self.head()
+        assert head is not None  # asked only while somebody waits
+        age = self._entered.pop(head.id)
+        if head is self._inner.head():
+            return age, self._inner.take()
+        self._inner.remove(head)
+        return age, None
+
+    def restore(self, entry: Any) -> None:
+        """Put back an entry that `take` returned. One that came first by its age keeps it, whatever the other order."""
+        age, inner = entry
+        self._entered[age.request.id] = age
+        heapq.heappush(self._ages, age)
+        if inner is None:
+            self._inner.push_front(age.request)
+        else:
+            self._inner.restore(inner)
+
+    def begin(self, now_ns: Ns) -> None:
+        """Time has come to ``now_ns``."""
+        self._now_ns = now_ns
+
+    def arrange(self, order: Iterable[int]) -> None:
+        """Put those who wait, given by id, into this order; who has waited for the bound still comes before."""
+        assert isinstance(self._inner, ArrivalQueue)  # what `queue_for` gives policies that arrange
+        self._inner.arrange(order)
+
+    def wake_ns(self) -> Ns | None:
+        """When the head may change by time alone."""
+        oldest = self._oldest()
+        if oldest is None or oldest.entered_ns + self._bound_ns <= self._now_ns:
+            return None
+        return oldest.entered_ns + self._bound_ns
+
+    def _enter(self, request: LiveRequest) -> None:
+        self._number += 1
+        entered = self._now_ns if request.preemptions else request.spec.arrival_ns
+        age = _Age(entered, self._number, request)
+        self._entered[request.id] = age
+        heapq.heappush(self._ages, age)
+
+    def _oldest(self) -> _Age | None:
+        while self._ages:
+            if self._entered.get(self._ages[0].request.id) is self._ages[0]:
+                return self._ages[0]
+            heapq.heappop(self._ages)
+        return None
+
+
+def queue_of(policy: PolicySet) -> Queue:
+    """The cheapest queue that keeps the order of ``policy`` and its bound on waiting."""
+    queue = queue_for(policy)
+    return queue if policy.starvation_ns is None else AgedQueue(queue, policy.starvation_ns)
