@@ -66,6 +66,7 @@ INSTALLED_APPS = [
     "controlplane.runs",
     "controlplane.evidence",
     "controlplane.fleet",
+    "controlplane.endpoints",
     "controlplane.experiments",
     "controlplane.studies",
     "controlplane.live",
@@ -141,6 +142,11 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # One server, three logical databases, so that a full cache or channel layer cannot evict queue keys.
 REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379").rstrip("/")
+# Model servers: hosts and networks that requests may go to (none listed: any but this installation's own and cloud
+# metadata services), and the file of launch templates that an administrator keeps on each worker's machine.
+ENDPOINT_HOSTS = env.words("HEADWAY_ENDPOINT_HOSTS")
+LAUNCH_FILE = env.text("HEADWAY_LAUNCH_FILE", str(HOME / "launch.yaml"))
+WEB_PORT = int(env.number("HEADWAY_WEB_PORT", 8000))
 CHANNEL_LAYERS: dict[str, Any] = {
     "default": {
         "BACKEND": "channels_redis.core.RedisChannelLayer",

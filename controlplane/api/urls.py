@@ -2,7 +2,18 @@
 
 from django.urls import path
 
-from controlplane.api.v1 import comparisons, datasets, experiments, fleet, meta, policies, runs, studies, workloads
+from controlplane.api.v1 import (
+    comparisons,
+    datasets,
+    endpoints,
+    experiments,
+    fleet,
+    meta,
+    policies,
+    runs,
+    studies,
+    workloads,
+)
 
 app_name = "api"
 
@@ -59,6 +70,10 @@ urlpatterns = [
     path("profiles", fleet.Profiles.as_view(), name="profiles"),
     path("profiles/calibrate", fleet.Calibrate.as_view(), name="profile-calibrate"),
     path("profiles/<str:pk>", fleet.ProfileDetail.as_view(), name="profile"),
+    path("endpoints", endpoints.Endpoints.as_view(), name="endpoints"),
+    path("endpoints/<str:pk>", endpoints.EndpointDetail.as_view(), name="endpoint"),
+    path("endpoints/<str:pk>/check", endpoints.EndpointCheck.as_view(), name="endpoint-check"),
+    path("endpoints/<str:pk>/try", endpoints.EndpointTry.as_view(), name="endpoint-try"),
     path("workers", fleet.Workers.as_view(), name="workers"),
     path("workers/<str:name>/drain", fleet.WorkerDrain.as_view(), name="worker-drain"),
 ]

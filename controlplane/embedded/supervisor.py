@@ -92,6 +92,7 @@ class Supervisor:
             "HEADWAY_HOME": str(self.home.root),
             "DJANGO_SETTINGS_MODULE": "controlplane.settings",
             "PYTHONUNBUFFERED": "1",
+            "HEADWAY_WEB_PORT": str(self.options.port),
         }
         self.environ.setdefault("HEADWAY_ORIGINS", f"{self.address},http://localhost:{self.options.port}")
         with screen.step("database"):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controlplane.accounts.models import User
+from controlplane.endpoints.services import require_endpoints
 from controlplane.fleet.services import device_kind_of, profile_beside, resolve_profile
 from controlplane.policies.models import PolicyVersion
 from controlplane.policies.selectors import versions_visible_to as policy_versions
@@ -66,6 +67,8 @@ def read_draft(data: object, *, user: User) -> Draft:
 
     filled, used = substitute(data, workload=saved_workload, policy=saved_policy)
     spec = parse(ExperimentSpec, filled)
+    if spec.target.server is not None:
+        require_endpoints(spec.target.server.places())
     modelled = spec.target.modelled
     profile = None if modelled is None else resolve_profile(name=modelled.profile, where="target.modelled.profile")
     topology = None if modelled is None else modelled.topology

@@ -87,7 +87,7 @@ def _freeze(draft: Draft, user: User) -> dict[float | None, ArrivalPlan]:
         problems = [Problem(f"workload.{item.where}".rstrip("."), item.message) for item in error.problems]
         raise InputError(problems) from None
     limit_s, span_s = draft.spec.run_limit_s, max(plan.span_s for plan in plans.values())
-    if draft.spec.target.torch is not None and span_s > limit_s:
+    if draft.spec.target.modelled is None and span_s > limit_s:
         message = f"is {limit_s:g}, but the last request arrives only after {span_s:.0f} s; raise one, or the rate"
         raise InputError([Problem("run_limit_s", message)])
     return plans

@@ -18,6 +18,7 @@ _NAV = (
     ("Workloads", "workload", "workloads", "workloads"),
     ("Traces", "trace", "traces", "traces"),
     ("Policies", "policy", "policies", "policies"),
+    ("Endpoints", "external", "endpoints", "endpoints"),
     ("Fleet", "fleet", "fleet", "fleet"),
 )
 

@@ -5,7 +5,18 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import path
 
-from controlplane.ui.pages import experiments, fleet, home, measured, policies, runs, studies, traces, workloads
+from controlplane.ui.pages import (
+    endpoints,
+    experiments,
+    fleet,
+    home,
+    measured,
+    policies,
+    runs,
+    studies,
+    traces,
+    workloads,
+)
 
 
 def favicon(request: HttpRequest) -> HttpResponse:
@@ -53,6 +64,12 @@ urlpatterns = [
     path("policies/<slug:policy_id>/edit/", policies.edit, name="policy-edit"),
     path("policies/<slug:policy_id>/archive/", policies.archive, name="policy-archive"),
     path("policies/<slug:policy_id>/<int:number>/", policies.version, name="policy-version"),
+    path("endpoints/", endpoints.index, name="endpoints"),
+    path("endpoints/<slug:endpoint_id>/", endpoints.detail, name="endpoint"),
+    path("endpoints/<slug:endpoint_id>/check/", endpoints.check, name="endpoint-check"),
+    path("endpoints/<slug:endpoint_id>/try/", endpoints.try_out, name="endpoint-try"),
+    path("endpoints/<slug:endpoint_id>/change/", endpoints.change, name="endpoint-change"),
+    path("endpoints/<slug:endpoint_id>/remove/", endpoints.remove, name="endpoint-remove"),
     path("fleet/", fleet.index, name="fleet"),
     path("fleet/calibrate/", fleet.calibrate, name="calibrate"),
     path("fleet/drain/", fleet.drain, name="worker-drain"),

@@ -114,6 +114,11 @@ class ServerTarget(Deployment):
             raise ValueError("tokenizer: is for prompts: text; token ids need none")
         return self
 
+    def places(self) -> list[tuple[str, Deployment]]:
+        """Every deployment with its place in an experiment."""
+        own = [(f"target.server.arms.{name}.endpoint", item) for name, item in self.arms.items()]
+        return [("target.server.endpoint", self), *own]
+
     def deployment(self, arm: str) -> Deployment:
         """Where ``arm`` is played."""
         return self.arms.get(arm, self)

@@ -15,6 +15,8 @@ from django.utils import timezone
 
 from controlplane.accounts.models import User
 from controlplane.accounts.services import create_token
+from controlplane.endpoints.models import Endpoint
+from controlplane.endpoints.services import register
 from controlplane.evidence.models import Artifact, SampleChunk, Segment
 from controlplane.experiments.models import Experiment
 from controlplane.experiments.services import submit_experiment
@@ -127,6 +129,7 @@ class World:
     profile: Profile
     worker: Worker
     study: Study
+    endpoint: Endpoint
 
     def arguments(self, name: str) -> dict[str, Any]:
         """URL arguments of the view called ``name``."""
@@ -138,6 +141,7 @@ class World:
             "run": self.run.pk,
             "profile": self.profile.pk,
             "study": self.study.pk,
+            "endpoint": self.endpoint.pk,
         }
         found: dict[str, Any] = {"pk": things.get(name.partition("-")[0], "")}
         found |= {"number": 1, "attempt": 1, "name": "summary.json"}
@@ -175,7 +179,8 @@ def world(owner: User) -> World:
     SampleChunk.objects.create(run=run, attempt=1, first_seq=1, last_seq=7, samples=samples)
     asked = {"name": "budgets", "workload": WORKLOAD, "space": {"batch.size": {"values": ["4"]}}}
     study = Study.objects.create(owner=owner, kind="search", name="budgets", spec=asked, run=run)
-    return World(dataset, workload, policy, experiment, run, profile, worker, study)
+    endpoint = register(owner=owner, name="lab", url="http://127.0.0.1:9", secret="s3cret-of-the-lab")
+    return World(dataset, workload, policy, experiment, run, profile, worker, study, endpoint)
 
 
 def _stored(name: str) -> str:

@@ -16,7 +16,7 @@ VERBS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 PUBLIC = {"health"}
 OWNER_ONLY = {
     "workload-versions", "policy-versions", "experiment-cancel", "run-cancel", "run-retry", "run-close", "experiment",
-    "workload", "policy", "dataset", "study-cancel", "study-resume",
+    "workload", "policy", "dataset", "study-cancel", "study-resume", "endpoint", "endpoint-check", "endpoint-try",
 }  # fmt: skip
 STAFF_ONLY = {"worker-drain"}
 NEED_EVIDENCE = {"run-export", "experiment-export"}  # the world's runs have not ended
@@ -94,7 +94,7 @@ def test_the_table_of_protected_views_is_complete(world: World) -> None:
     """A view that changes an existing object is listed above; views that only make new objects need no owner."""
     creating = {
         "datasets", "dataset-inspect", "workloads", "workload-preview", "policies", "experiments", "experiment-check",
-        "experiment-clone", "profiles", "profile-calibrate", "comparisons",
+        "experiment-clone", "profiles", "profile-calibrate", "comparisons", "endpoints",
         "studies-guided", "studies-search",
     }  # fmt: skip
     changing = {name for name, _, known in _all(world) if known - {"GET"}}

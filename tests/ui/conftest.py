@@ -9,6 +9,8 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.accounts.models import User
+from controlplane.endpoints.models import Endpoint
+from controlplane.endpoints.services import register
 from controlplane.evidence.models import Artifact, SampleChunk, Segment
 from controlplane.experiments.models import Experiment
 from controlplane.experiments.services import submit_experiment
@@ -66,6 +68,7 @@ class World:
     artifact: Artifact
     segment: Segment
     study: Study
+    endpoint: Endpoint
 
 
 @pytest.fixture
@@ -109,7 +112,8 @@ def world(owner: User) -> World:
     study = Study.objects.create(
         owner=owner, kind="search", name="budgets", spec=SEARCH, status="failed", reason=HOSTILE, result=SEARCH_RESULT
     )
-    return World(experiment, run, workload, policy, dataset, worker, profile, artifact, segment, study)
+    endpoint = register(owner=owner, name="lab", url="http://127.0.0.1:9", secret="s3cret-of-the-lab")
+    return World(experiment, run, workload, policy, dataset, worker, profile, artifact, segment, study, endpoint)
 
 
 TRACE_OPTIONS = {"time_unit": "s"}

@@ -27,17 +27,20 @@ ARGUMENTS: dict[str, Callable[[World], list[Any]]] = {
     "profile": lambda w: [w.profile.pk],
     "study": lambda w: [w.study.pk],
     "study-new": lambda w: ["guided"],
+    "endpoint": lambda w: [w.endpoint.pk],
 }
 SHOWN = [
     "home", "experiments", "experiment-new", "experiment", "experiment-spec", "runs", "run", "run-artifact",
     "run-segment", "workloads", "workload-new", "workload-version", "traces", "trace-new", "trace", "policies",
-    "policy-new", "policy-version", "fleet", "profile", "measured", "studies", "study", "study-new",
+    "policy-new", "policy-version", "fleet", "profile", "measured", "studies", "study", "study-new", "endpoints",
+    "endpoint",
 ]  # fmt: skip
 OWNERS_ONLY = ["workload-edit", "policy-edit"]
 LEADING_ON = ["workload", "policy"]
 ACTING = [
     "run-first", "experiment-cancel", "experiment-archive", "experiment-notes", "run-cancel", "run-retry", "run-close",
     "study-cancel", "study-resume", "workload-archive", "trace-delete", "policy-archive", "calibrate", "worker-drain",
+    "endpoint-check", "endpoint-try", "endpoint-change", "endpoint-remove",
 ]  # fmt: skip
 ON_SOMETHING = [name for name in ACTING if name not in ("run-first", "calibrate")]
 HTML = [name for name in SHOWN if name not in ("experiment-spec", "run-artifact", "run-segment")]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from django.conf import settings
 
+from controlplane.endpoints.access import access_to
 from controlplane.runs.lifecycle import LEASED_STATES
 from controlplane.runs.models import Run
 from controlplane.workloads.selectors import copy_file
@@ -30,10 +31,18 @@ def prepare(run: Run) -> tuple[Path, list[str]]:
         if run.kind == Run.Kind.SEARCH:
             job, command = parse(SearchJob, common), settings.RUN_SEARCH_COMMAND
         else:
-            job, command = parse(RunJob, common), settings.RUN_COMMAND
+            job, command = _with_access(parse(RunJob, common)), settings.RUN_COMMAND
     job_file = folder / "job.json"
+    job_file.touch(mode=0o600)  # it may hold the secret of an endpoint
     job_file.write_text(job.model_dump_json(indent=1))
     return folder, [*command, str(job_file)]
+
+
+def _with_access(job: RunJob) -> RunJob:
+    """``job`` with what is needed to reach its arm's server, which is nowhere stored."""
+    if job.target.server is None:
+        return job
+    return job.model_copy(update={"access": access_to(job.target.server.deployment(job.arm))})
 
 
 def inside(folder: Path, name: str) -> Path:
