@@ -71,9 +71,9 @@ urlpatterns = [
     path("profiles/calibrate", fleet.Calibrate.as_view(), name="profile-calibrate"),
     path("profiles/<str:pk>", fleet.ProfileDetail.as_view(), name="profile"),
     path("endpoints", endpoints.Endpoints.as_view(), name="endpoints"),
-    path("endpoints/<str:pk>", endpoints.EndpointDetail.as_view(), name="endpoint"),
     path("endpoints/<str:pk>/check", endpoints.EndpointCheck.as_view(), name="endpoint-check"),
     path("endpoints/<str:pk>/try", endpoints.EndpointTry.as_view(), name="endpoint-try"),
+    path("endpoints/<str:pk>", endpoints.EndpointDetail.as_view(), name="endpoint"),
     path("workers", fleet.Workers.as_view(), name="workers"),
     path("workers/<str:name>/drain", fleet.WorkerDrain.as_view(), name="worker-drain"),
 ]
