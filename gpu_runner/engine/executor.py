@@ -24,6 +24,7 @@ from gpu_runner.engine.prompts import prompt_ids
 from gpu_runner.engine.rows import Granted, Rows
 from gpu_runner.engine.sampling import TIE_TOLERANCE
 from gpu_runner.engine.settings import EngineSettings, LoadReport
+from gpu_runner.engine.threaded import ThreadedHostPool, ThreadedStepper, Worker
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.intervals import HOST, IntervalClass, Lane
@@ -164,11 +165,17 @@ class TorchExecutor:
             return
         self._stepper = CpuStepper(decoder, attention, sampling)
         self._host_pool = CpuHostPool(attention.pages, blocks) if blocks else None
+        if self.settings.overlap.steps_in_flight > 1:
+            worker = Worker(self._threads)
+            self._stepper = ThreadedStepper(self._stepper, worker)
+            self._host_pool = ThreadedHostPool(self._host_pool, worker) if self._host_pool else None
 
     def _result(self, step: _Launched) -> StepResult:
         origin = self._origin()
         if step.work is None or step.flat is None or step.granted is None:
             copied = _shifted(step.copying.lanes(), origin)
+            if step.granted is not None:
+                self._rows.forget(step.granted)
             now = time.perf_counter_ns()
             nothing = tuple(GrantResult(None) for _ in step.plan.grants)
             return StepResult(step.plan.id, nothing, copied, step.started - origin, now - origin, step.failure)
@@ -182,7 +189,9 @@ class TorchExecutor:
 
     def _emit(self, granted: Granted, flat: FlatBatch, work: Yield) -> tuple[GrantResult, ...]:
         results = [GrantResult(None)] * len(granted.rows)
-        done = self._rows.emit(granted.rows[flat.sampled_grants], np.array(work.tokens, np.int64))
+        sampled = flat.sampled_grants
+        tokens = np.array(work.tokens, np.int64)
+        done = self._rows.emit(granted.rows[sampled], granted.openings[sampled], tokens)
         yields = zip(flat.sampled_grants.tolist(), work.tokens, done.tolist(), work.margins, strict=True)
         for place, token, last, margin in yields:
             results[place] = GrantResult(token, last, margin if margin < self._tolerance else None)

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from gpu_runner.engine.attention.base import Attention, DeviceBatch, PoolShape
@@ -69,8 +70,11 @@ class CpuStepper:
         self._sampling = sampling
         self._decoder = decoder
         self._attention = attention
+        self._newest = np.zeros(0, np.int64)
 
     def launch(self, flat: FlatBatch, began: Ns) -> InFlight:
+        if flat.late.size:
+            flat.token_ids[flat.late] = self._newest[flat.late_rows]
         with torch.inference_mode():
             batch = device_batch(flat, self._decoder, torch.device("cpu"))
             prepared = time.perf_counter_ns()
@@ -79,6 +83,7 @@ class CpuStepper:
             computed = time.perf_counter_ns()
             tokens: list[int] = picked.tokens.tolist() if picked else []
             margins: list[float] = picked.margins.tolist() if picked else []
+        self._remember(flat, tokens)
         read = time.perf_counter_ns()
         lanes = (
             Lane(IntervalClass.INPUT_PREPARE, HOST, began, prepared),
@@ -86,6 +91,15 @@ class CpuStepper:
             Lane(IntervalClass.OUTPUT_TRANSFER, HOST, computed, read),
         )
         return _Done(Yield(tokens, margins, lanes))
+
+    def _remember(self, flat: FlatBatch, tokens: list[int]) -> None:
+        """Keep the newest token of each row, for a step that was planned before it was known."""
+        if not tokens:
+            return
+        needed = int(flat.sampled_rows.max()) + 1
+        if needed > self._newest.size:
+            self._newest = np.concatenate((self._newest, np.zeros(needed, np.int64)))
+        self._newest[flat.sampled_rows] = tokens
 
 
 def device_batch(flat: FlatBatch, decoder: Decoder, device: torch.device) -> DeviceBatch:

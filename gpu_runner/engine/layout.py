@@ -23,7 +23,8 @@ class FlatBatch:
     ``[R + 1]``; ``contexts`` is ``[R]``, positions each row attends to up to its last token; ``tables`` is
     ``[R, widest]``, padded with block 0; ``sampled`` holds flat indices of tokens whose logits are wanted and
     ``sampled_grants`` the index of the grant behind each, ``seeds`` and ``places`` the seed of its request and the
-    position that the new token will have. ``order`` is the grant index behind each row.
+    position that the new token will have, ``sampled_rows`` its row in `Rows`. ``order`` is the grant index behind each
+    row. Flat tokens at ``late`` are promised: what the step before sampled for the `Rows` rows ``late_rows``.
     """
 
     token_ids: Ints
@@ -38,6 +39,9 @@ class FlatBatch:
     places: npt.NDArray[np.uint64]
     order: Ints
     singles: int
+    sampled_rows: Ints
+    late: Ints
+    late_rows: Ints
 
 
 def flatten(granted: Granted, rows: Rows, block_size: int) -> FlatBatch:
@@ -58,6 +62,7 @@ def flatten(granted: Granted, rows: Rows, block_size: int) -> FlatBatch:
         positions = np.arange(starts[-1]) - starts[owner] + begins[owner]
     tables = np.ascontiguousarray(rows.tables[places, : rows.blocks[places].max()])
     sampled = places[samples]
+    late = np.flatnonzero(positions >= rows.known[places][owner])
     return FlatBatch(
         token_ids=rows.tokens[places[owner], positions],
         positions=positions,
@@ -71,4 +76,7 @@ def flatten(granted: Granted, rows: Rows, block_size: int) -> FlatBatch:
         places=ends[samples].astype(np.uint64),
         order=order,
         singles=singles,
+        sampled_rows=sampled,
+        late=late,
+        late_rows=places[owner[late]],
     )

@@ -25,19 +25,24 @@ _FIRST_ROWS, _FIRST_TABLE, _FIRST_TOKENS = 64, 32, 256
 
 
 class Granted(NamedTuple):
-    """The grants of a plan as columns, in its order: the row of each, its first position, its length, if it samples."""
+    """The grants of a plan as columns, in its order: the row of each, its first position, its length, if it samples.
+
+    ``openings`` tell which request had the row, should it have gone to another one when the answer comes.
+    """
 
     rows: Ints
     starts: Ints
     lengths: Ints
     samples: Mask
+    openings: Ints
 
 
 class Rows:
     """All open requests of an instance, and the rules a plan must keep for them.
 
     Arrays are by row. ``tokens`` holds prompt and output, the first ``known`` of them valid; ``tables`` block ids, the
-    first ``blocks`` of them valid and the others 0; ``seeds`` those of the requests.
+    first ``blocks`` of them valid and the others 0; ``seeds`` those of the requests. A token that a launched step will
+    yield is promised: it may be granted already, its id comes from the device.
     """
 
     def __init__(self, *, kv_blocks: int, block_size: int) -> None:
@@ -50,6 +55,8 @@ class Rows:
         self.seeds = np.zeros(_FIRST_ROWS, np.uint64)
         self.known, self._prompt, self._output = np.zeros((3, _FIRST_ROWS), np.int64)
         self._epoch, self._written, self.blocks = np.zeros((3, _FIRST_ROWS), np.int64)
+        self._promised, self._opening = np.zeros((2, _FIRST_ROWS), np.int64)
+        self._opened = 0
 
     def open(self, request: PlannedRequest, prompt: Tokens) -> None:
         """Take up a request whose prompt ids are ``prompt``."""
@@ -63,6 +70,8 @@ class Rows:
         self.seeds[row] = request.seed
         self.known[row] = self._prompt[row] = prompt.size
         self._output[row], self._epoch[row] = request.output_tokens, -1
+        self._opened += 1
+        self._promised[row], self._opening[row] = 0, self._opened
         self._void(np.array([row]))
 
     def close(self, request: int) -> None:
@@ -70,6 +79,7 @@ class Rows:
         row = self._places.pop(request, None)
         if row is not None:
             self._void(np.array([row]))
+            self._opening[row] = 0
             self._free.append(row)
 
     def release(self, request: int) -> None:
@@ -102,7 +112,7 @@ class Rows:
             rows = np.array([places[request] for request in requests])
         except KeyError as missing:
             raise CallerError(f"grant for request {missing}, which is not open") from None
-        granted = Granted(rows, np.array(starts), np.array(lengths), np.array(samples))
+        granted = Granted(rows, np.array(starts), np.array(lengths), np.array(samples), self._opening[rows])
         self._renew(grants, rows, np.array(epochs), np.array(hits))
         self._check(grants, granted)
         for request, row, blocks in zip(requests, rows.tolist(), new_blocks, strict=True):
@@ -115,15 +125,26 @@ class Rows:
             lambda grant: f"its blocks of {self._block_size} do not cover {grant.start + grant.length} positions",
         )
         self._written[rows] = ends
+        self._promised[rows] += granted.samples
         return granted
 
-    def emit(self, rows: Ints, tokens: Ints) -> Mask:
-        """Append one output token to each of ``rows``; whether it was the last."""
+    def emit(self, rows: Ints, openings: Ints, tokens: Ints) -> Mask:
+        """Append one output token to each of ``rows``; whether it was the last. Closed requests take none."""
+        there = self._opening[rows] == openings
+        done = np.zeros(rows.size, np.bool_)
+        rows = rows[there]
         known = self.known[rows]
-        self.tokens[rows, known] = tokens
+        self.tokens[rows, known] = tokens[there]
         self.known[rows] = known + 1
-        done: Mask = known + 1 - self._prompt[rows] >= self._output[rows]
+        self._promised[rows] = np.maximum(self._promised[rows] - 1, 0)
+        done[there] = known + 1 - self._prompt[rows] >= self._output[rows]
         return done
+
+    def forget(self, granted: Granted) -> None:
+        """The step of ``granted`` failed: its tokens will not come."""
+        there = granted.samples & (self._opening[granted.rows] == granted.openings)
+        rows = granted.rows[there]
+        self._promised[rows] = np.maximum(self._promised[rows] - 1, 0)
 
     def _renew(self, grants: tuple[Grant, ...], rows: Ints, epochs: Ints, hits: Ints) -> None:
         """Rows that a higher epoch reaches begin anew, behind what was found in the cache or came in from the host."""
@@ -135,10 +156,11 @@ class Rows:
             self._void(renewed)
             self._epoch[renewed] = epochs[fresh]
             self._written[renewed] = hits[fresh]
+            self._promised[renewed] = 0
 
     def _check(self, grants: tuple[Grant, ...], granted: Granted) -> None:
-        rows, starts, lengths, samples = granted
-        ends, known, written = starts + lengths, self.known[rows], self._written[rows]
+        rows, starts, lengths, samples, _openings = granted
+        ends, known, written = starts + lengths, self.known[rows] + self._promised[rows], self._written[rows]
         _refuse(
             grants,
             (lengths < 1) | (starts != written),
@@ -176,8 +198,9 @@ class Rows:
         count = len(self.seeds)
         self._free = list(range(2 * count - 1, count - 1, -1))
         self.tokens, self.tables, self.seeds = _doubled(self.tokens), _doubled(self.tables), _doubled(self.seeds)
-        counters = (self.known, self._prompt, self._output, self._epoch, self._written, self.blocks)
-        self.known, self._prompt, self._output, self._epoch, self._written, self.blocks = map(_doubled, counters)
+        self.known, self._prompt, self._output = map(_doubled, (self.known, self._prompt, self._output))
+        self._epoch, self._written, self.blocks = map(_doubled, (self._epoch, self._written, self.blocks))
+        self._promised, self._opening = _doubled(self._promised), _doubled(self._opening)
 
 
 def _doubled(array: npt.NDArray[Number]) -> npt.NDArray[Number]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.time import Ns
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -29,7 +30,9 @@ class EngineSettings:
     ``model`` is a built-in shape or a local Hugging Face folder. ``threads`` are the CPU threads of the forward, None
     for all usable cores but one. ``prefix_block_size`` is the number of prompt tokens behind each id of a request's
     ``prefix_blocks`` (`ArrivalPlan.block_size`), which need not be the KV ``block_size``. ``host_blocks`` are KV blocks
-    in host memory, for plans that swap. ``attention`` forces a backend; ``auto`` takes the fastest that works here.
+    in host memory, for plans that swap. ``overlap`` says how many steps may be launched before the first is read, and
+    whether one may be granted a token that the one before still computes. ``attention`` forces a backend; ``auto``
+    takes the fastest that works here.
     """
 
     model: str = "demo-s"
@@ -43,6 +46,7 @@ class EngineSettings:
     prefix_block_size: int = 16
     attention: str = "auto"
     sampling: Sampling = Sampling()
+    overlap: Overlap = Overlap.NONE
 
 
 @dataclass(frozen=True, slots=True)

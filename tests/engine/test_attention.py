@@ -54,6 +54,9 @@ def batch_of(rows: list[tuple[int, int]], tables: list[list[int]], block_size: i
         places=np.zeros(0, np.uint64),
         order=np.arange(len(rows)),
         singles=sum(length == 1 for length in lengths),
+        sampled_rows=np.zeros(0, np.int64),
+        late=np.zeros(0, np.int64),
+        late_rows=np.zeros(0, np.int64),
     )
     return DeviceBatch(
         flat=flat,

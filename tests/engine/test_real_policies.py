@@ -3,6 +3,7 @@ recording of it plays again decision for decision."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.testing.builders import ListSink, policy_spec, profile
 from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import StepPlan, StepResult
 from scheduler_core.types.records import Finished, Preempted, Step
@@ -183,3 +185,40 @@ def test_what_can_never_fit_is_refused_and_the_others_are_served(executor: Torch
     assert report.outcomes == {"rejected": 1, "finished": 4}
     (refused,) = [record for record in sink.of(Finished) if record.outcome == "rejected"]
     assert (refused.need, refused.have) == (15, 14)
+
+
+@pytest.mark.parametrize("overlap", ["two_stream", "schedule_ahead"])
+@pytest.mark.parametrize("way", ["recompute", "swap"])
+def test_a_step_launched_before_the_last_is_read_changes_no_token(overlap: str, way: str) -> None:
+    """Two steps in flight, the second fed with tokens that the first still computes: the same answers, and computing
+    lies over the host's work on other steps.
+    """
+    sizes = {"kv_blocks": BLOCKS, "host_blocks": HOST_BLOCKS, "block_size": SIZE, "prefix_block_size": SIZE}
+    ahead = TorchExecutor(settings_for("tiny", **sizes, overlap=Overlap(overlap)))
+    ahead.load()
+    ahead.start()
+    spec = policy_spec(
+        "vllm_v1",
+        cache__block_size=SIZE,
+        cache__preemption=way,
+        cache__host_blocks=HOST_BLOCKS,
+        execution__overlap=overlap,
+    )
+    cancelled = [replace(r, cancel_ns=3 * NS_PER_MS if r.index == 5 else None) for r in traffic()]
+    report, sink = drive(spec, ahead, depth=2, requests=cancelled)
+    assert sum(report.outcomes.values()) == 16
+    assert report.outcomes["finished"] >= 15
+    ended = {record.request: record for record in sink.of(Finished)}
+    ahead_of_reading = 0
+    steps = sink.of(Step)
+    for one, two in pairwise(steps):
+        ahead_of_reading += two.planned_ns < one.available_ns
+    assert ahead_of_reading > 0
+    plain = TorchExecutor(settings_for("tiny", **sizes))
+    plain.load()
+    plain.start()
+    for index, expected in enumerate(answers(plain)):
+        got = ended[index].tokens or []
+        end = min([*expected.ties, len(got)])
+        assert got[:end] == expected.tokens[:end]
+        assert (len(got) == len(expected.tokens)) == (ended[index].outcome == "finished")
