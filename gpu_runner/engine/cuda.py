@@ -26,6 +26,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 LINK = "link"
 _FIELDS = ("token_ids", "positions", "slots", "starts", "contexts", "tables", "sampled")
+_FEEDBACK = ("sampled_rows", "late", "late_rows")
 _ALIGN = 16
 
 
@@ -116,6 +117,7 @@ class CudaStepper:
         self._stagings = [Staging(device), Staging(device)]
         self._users: list[torch.cuda.Event | None] = [None, None]
         self._turn = 0
+        self._newest = torch.zeros(0, dtype=torch.int64, device=device)
         self._anchor = self._new_anchor()
         self._last: _Running | None = None
 
@@ -127,7 +129,8 @@ class CudaStepper:
         if user is not None:
             user.synchronize()
         staging = self._stagings[turn]
-        placed = dict(zip(_FIELDS, staging.pack([getattr(flat, name) for name in _FIELDS]), strict=True))
+        names = (*_FIELDS, *_FEEDBACK)
+        placed = dict(zip(names, staging.pack([getattr(flat, name) for name in names]), strict=True))
         copied, computed, read = (_event(), _event()), (_event(), _event()), _event()
         with torch.inference_mode():
             with torch.cuda.stream(self._copies):
@@ -151,12 +154,23 @@ class CudaStepper:
         return CudaHostPool(pages, blocks, self._compute, lambda event: self._anchor.host_time(event))
 
     def _forward(self, flat: FlatBatch, placed: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        sampled_rows, late, late_rows = (placed.pop(name) for name in _FEEDBACK)
+        if flat.late.size:  # tokens of the step before, which the host has not read yet
+            placed["token_ids"].index_copy_(0, late, self._newest.index_select(0, late_rows))
         cos, sin = self._decoder.angles(placed.pop("positions"))
         logits = self._decoder.forward(DeviceBatch(flat=flat, **placed, cos=cos, sin=sin), self._attention)
         if not flat.sampled.size:
             return logits.new_empty(0, dtype=torch.int64), logits.new_empty(0)
         picked = pick(logits, flat, self._sampling)
+        self._remember(flat, sampled_rows, picked.tokens)
         return picked.tokens, picked.margins
+
+    def _remember(self, flat: FlatBatch, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Keep the newest token of each row on the device, for a step that was planned before it was read."""
+        missing = int(flat.sampled_rows.max()) + 1 - self._newest.numel()
+        if missing > 0:
+            self._newest = torch.cat((self._newest, self._newest.new_zeros(missing)))
+        self._newest.index_copy_(0, rows, tokens)
 
     def _new_anchor(self) -> Anchor:
         event = _event()

@@ -79,8 +79,10 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
     from gpu_runner.engine.executor import TorchExecutor
     from gpu_runner.engine.settings import EngineSettings
 
-    if overlap_of(policy) is not Overlap.NONE:
-        raise InputError([Problem("execution.overlap", "needs a modelled target; kernels run steps one by one")])
+    overlap = overlap_of(policy)
+    if overlap is Overlap.PIPELINED:
+        message = "pipelined needs a modelled target; kernels have two_stream and schedule_ahead"
+        raise InputError([Problem("execution.overlap", message)])
     blocks = _pool_blocks(policy, spec.kv_blocks)
     settings = EngineSettings(
         model=spec.model,
@@ -92,6 +94,7 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
         block_size=_block_size(policy),
         prefix_block_size=prefix_block_size,
         weight_seed=spec.weight_seed,
+        overlap=overlap,
     )
     executor = TorchExecutor(settings)
     report = executor.load()

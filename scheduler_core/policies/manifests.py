@@ -415,9 +415,15 @@ def _check_split(pools: PoolsSection, topology: Topology) -> None:
 
 
 def _check_execution(policy: PolicySpec, target: TargetSpec) -> None:
-    alone = target.modelled is not None and (target.topology is None or target.topology.instances == 1)
-    if policy.execution.overlap not in (None, "none") and not alone:
-        message = "needs one modelled instance: kernels and the instances of a cluster run their steps one by one"
+    if policy.execution.overlap in (None, "none"):
+        return
+    if target.torch is not None and policy.execution.overlap == "pipelined":
+        message = "pipelined needs a modelled instance; kernels know two_stream and schedule_ahead"
+        raise InputError([Problem("execution.overlap", message)])
+    if target.torch is None and (
+        target.modelled is None or not (target.topology is None or target.topology.instances == 1)
+    ):
+        message = "needs one instance that plans its own steps; those of a cluster run theirs one by one"
         raise InputError([Problem("execution.overlap", message)])
 
 

@@ -199,7 +199,11 @@ def test_a_stop_nobody_knew_of_wastes_the_step_behind_it() -> None:
 def test_what_runs_its_steps_one_by_one_refuses_an_overlap(target: Any) -> None:
     layout = "replicas" if "modelled" in target else "single"
     arm = {"policy": "vllm_v1", "pools": {"layout": layout}, "execution": {"overlap": "pipelined"}}
-    workload = {"arrivals": {"poisson": {"rate_rps": 1}}, "lengths": {"prompt": {"fixed": 5}, "output": {"fixed": 5}}}
+    workload = {
+        "requests": 5,
+        "arrivals": {"poisson": {"rate_rps": 1}},
+        "lengths": {"prompt": {"fixed": 5}, "output": {"fixed": 5}},
+    }
     spec = parse(ExperimentSpec, {"name": "x", "workload": workload, "target": target, "arms": {"a": arm}})
-    with pytest.raises(InputError, match=r"arms\.a\.execution\.overlap.*one modelled instance"):
+    with pytest.raises(InputError, match=r"arms\.a\.execution\.overlap.*(one instance|pipelined needs)"):
         resolve_arms(spec, None)
