@@ -97,6 +97,12 @@ def _hidden_ms(run: RunTables) -> float:
     return max(0, run.steps.sums["work_ns"] - run.steps.sums["path_ns"]) / NS_PER_MS
 
 
+def _out_of_memory(run: RunTables) -> Figure:
+    wanted = ("memory", "capacity", "never_fits", "no_blocks")
+    found = sum(count for reason, count in run.requests.reasons().items() if any(word in reason for word in wanted))
+    return Figure(value=float(found), unit="count")
+
+
 def _queue_length(run: RunTables) -> float | None:
     rows, measured = run.requests.rows, run.requests.measured
     waited = rows["queue_ns"][measured].sum() + rows["requeue_ns"][measured].sum()
@@ -200,6 +206,8 @@ def _cache_and_memory() -> list[Metric]:
 def _queue_and_batch() -> list[Metric]:
     granted = _step_sum("prefill_tokens", "decode_tokens", "recompute_tokens")
     return [
+        Metric("out_of_memory_count", "count", "requests that did not finish for want of memory", "lower", "run",
+               "one per run", _out_of_memory),
         _run("queue_length_mean", "requests", "summed waiting time of measured requests / length of the window",
              "lower", _queue_length),
         _run("queue_length_max", "requests", "most waiting requests after planning a step", "lower",
@@ -253,11 +261,21 @@ def _device() -> list[Metric]:
 
 def _absences() -> list[Metric]:
     single = "one instance moves no state between pools"
+    fixed = "the number of instances is fixed"
     none = Absence.NOT_APPLICABLE
     return [
         _never("network_wait_ms", "ms", "waiting for link, credit or peer", "lower", none, single),
         _never("input_transfer_bytes", "bytes", "bytes of input copied to the device", "lower",
                Absence.NOT_MEASURED, "the executor does not count them"),
+        _never("expert_load_imbalance", "x", "most tokens of an expert / mean over experts, of a step; mean over steps",
+               "lower", none, "the model has no experts"),
+        _never("scale_out_latency_ms", "ms", "scaling decided to the new instance serving", "lower", none, fixed),
+        _never("recovery_ms", "ms", "an instance lost to the load served as before", "lower", none, fixed),
+        _never("migration_ms", "ms", "state of running requests moved to another instance when pools change size",
+               "lower", none, fixed),
+        _never("degraded_share", "share", "requests served with less than asked (shorter output, smaller or lower-"
+               "precision instance) / offered; the quality of each variant is the user's to declare", "lower", none,
+               "no admission rule of this run degrades"),
         _never("isolation_shift_share", "share", "shift of one class's p99 when the other's load doubles", "lower",
                Absence.NOT_MEASURED, "needs a run with the other class doubled"),
         _never("concurrency_capacity", "requests", "highest load that meets the SLO at the stated attainment",

@@ -1,11 +1,14 @@
 """The goal: gates declared before the run."""
 
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from scheduler_core.spec.base import Fraction, Spec
+from scheduler_core.spec.thresholds import ThresholdName
+
+Threshold = Annotated[float, Field(ge=0)]
 
 # Direction in which each gateable metric is better; the registry in scheduler_core.evidence.metrics holds formulas.
 MetricName = Literal[
@@ -45,6 +48,12 @@ class GoalSpec(Spec):
         max_length=10,
         description="Group-sequential rule: numbers of pairs at which the gates are looked at, such as 5, 10, 20. "
         "Pairs may then be added until a look decides; the error rate is kept. Empty: one look at all pairs.",
+    )
+
+    thresholds: dict[ThresholdName, Threshold] = Field(
+        {},
+        description="Numbers that the diagnosis compares with, where they are not to be the defaults; each finding "
+        "prints those it used.",
     )
 
     @model_validator(mode="after")

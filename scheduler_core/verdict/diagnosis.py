@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from scheduler_core.spec.thresholds import ThresholdName
 from scheduler_core.verdict.next_steps import Knob, more_load, turned
 from scheduler_core.verdict.pairs import Pair
 from scheduler_core.verdict.question import Question
@@ -29,10 +30,14 @@ class Rule:
 
 
 def diagnose(
-    question: Question, arm: str, pairs: Sequence[Pair], thresholds: Mapping[str, float] | None = None
+    question: Question, arm: str, pairs: Sequence[Pair], thresholds: Mapping[ThresholdName, float] | None = None
 ) -> list[Finding]:
-    """Findings about ``arm`` (the second of each pair), beside the baseline (the first)."""
-    view = View([pair[1] for pair in pairs], [pair[0] for pair in pairs], thresholds or {})
+    """Findings about ``arm`` (the second of each pair), beside the baseline (the first).
+
+    ``thresholds`` go before those of the question's goal, and these before the defaults.
+    """
+    chosen = {**question.goal.thresholds, **(thresholds or {})}
+    view = View([pair[1] for pair in pairs], [pair[0] for pair in pairs], chosen)
     found = []
     for rule in RULES:
         fresh = view.fresh()

@@ -5,28 +5,8 @@ from dataclasses import dataclass, field
 
 from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.evidence.schema import RunSummary
+from scheduler_core.spec.thresholds import THRESHOLDS, ThresholdName
 from scheduler_core.verdict.wording import amount, percent
-
-# Every number a rule compares with; all of them can be set by the caller, and each finding prints those it used.
-THRESHOLDS: dict[str, float] = {
-    "jitter_over_gap": 4.0,
-    "prefill_cause_share": 0.5,
-    "kept_share": 0.95,
-    "missed_share": 0.90,
-    "same_change": 0.05,
-    "worse_change": 0.10,
-    "low_utilisation": 0.50,
-    "queue_over_e2e": 0.25,
-    "least_queue_ms": 10.0,
-    "exposed_over_e2e": 0.20,
-    "expert_imbalance": 1.5,
-    "kv_peak_share": 0.95,
-    "preempted_share": 0.01,
-    "handoff_budget_ms": 50.0,
-    "overlap_rise": 0.05,
-    "equal_change": 0.02,
-    "more_requests": 0.25,
-}
 
 
 @dataclass
@@ -35,7 +15,7 @@ class View:
 
     runs: Sequence[RunSummary]
     baseline: Sequence[RunSummary] = ()
-    thresholds: Mapping[str, float] = field(default_factory=dict)
+    thresholds: Mapping[ThresholdName, float] = field(default_factory=dict)
     cited: dict[str, str] = field(default_factory=dict)
     used: dict[str, float] = field(default_factory=dict)
 
@@ -43,7 +23,7 @@ class View:
         """The same figures with nothing noted yet."""
         return View(self.runs, self.baseline, self.thresholds)
 
-    def limit(self, name: str) -> float:
+    def limit(self, name: ThresholdName) -> float:
         """A threshold, the caller's before the default."""
         value = self.thresholds.get(name, THRESHOLDS[name])
         self.used[name] = value

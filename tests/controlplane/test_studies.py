@@ -1,6 +1,7 @@
 """Guided plans and searches on a server: each next experiment is made from what the one before found."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from controlplane.experiments.services import cancel_experiment, decide_if_finis
 from controlplane.runs.lifecycle import State
 from controlplane.runs.models import Run
 from controlplane.runs.services import claim, finish
+from controlplane.runs.supervision.workdir import prepare
 from controlplane.studies.exports import study_report
 from controlplane.studies.models import Study
 from controlplane.studies.services import (
@@ -27,6 +29,8 @@ from controlplane.studies.services import (
     start_guided,
     start_search,
 )
+from scheduler_core.spec.job import SearchJob
+from scheduler_core.spec.parse import parse
 from scheduler_core.types.errors import InputError
 from scheduler_core.verdict.guided import LAST
 from scheduler_core.verdict.search import SearchResult, Trial
@@ -148,6 +152,14 @@ class TestSearch:
         assert study.run is not None
         assert (study.run.kind, study.run.device_kind, study.run.total) == (Run.Kind.SEARCH, "cpu", 40)
         assert study.run.job["profile"]["cost"]
+
+    def test_a_worker_starts_it_as_a_process_of_its_own(self, study: Study, settings: Any) -> None:
+        settings.RUN_SEARCH_COMMAND = ["search"]
+        assert study.run is not None
+        folder, command = prepare(study.run)
+        assert command == ["search", str(folder / "job.json")]
+        job = parse(SearchJob, json.loads((folder / "job.json").read_text()))
+        assert job.spec.name == "budgets" and Path(job.plan_file).is_file()
 
     def test_the_best_are_confirmed_in_an_experiment_that_is_linked(self, study: Study) -> None:
         advance_study(study)

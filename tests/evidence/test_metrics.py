@@ -37,6 +37,33 @@ def test_every_gate_has_a_registered_metric() -> None:
     assert set(MetricName.__args__) <= METRICS.keys()  # type: ignore[attr-defined]
 
 
+REQUIRED = {
+    "TTFT": "ttft_p95_ms", "TPOT": "tpot_p95_ms", "throughput": "throughput_tokens_per_s", "P50": "e2e_p50_ms",
+    "P95": "e2e_p95_ms", "P99": "e2e_p99_ms", "E2E latency": "e2e_mean_ms", "peak memory": "peak_memory_mb",
+    "queue time": "queue_wait_mean_ms", "queue length": "queue_length_mean", "max wait": "queue_wait_max_ms",
+    "timeout rate": "timeout_share", "rejection rate": "rejection_share", "SLA attainment": "attainment_share",
+    "concurrency capacity": "concurrency_capacity", "fairness": "fairness_jain",
+    "batch efficiency": "batch_requests_mean", "batch utilisation": "batch_utilisation",
+    "decode jitter": "decode_jitter_ms", "pool utilisation": "pool_utilisation",
+    "resource isolation": "isolation_shift_share", "cache usage": "kv_used_mean_share", "OOM": "out_of_memory_count",
+    "communication time": "communication_ms", "handoff ms": "handoff_ms", "transfer volume": "transfer_bytes",
+    "recompute time": "recompute_mean_ms", "failure state": "failure_share", "route hit": "route_hit_share",
+    "fallback rate": "handoff_fallback_share", "expert load": "expert_load_imbalance", "idle": "idle_gap_ms",
+    "scale-out latency": "scale_out_latency_ms", "recovery time": "recovery_ms", "degrade": "degraded_share",
+    "migration time": "migration_ms", "deployment cost": "cost_per_million_tokens",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REQUIRED.values(), ids=REQUIRED)
+def test_required_metrics_are_described_and_have_a_value_or_a_typed_absence(name: str, tmp_path: Path) -> None:
+    metric = METRICS[name]
+    assert metric.unit and metric.formula and metric.sample_rule
+    assert metric.better in ("lower", "higher", "none") and metric.scope in ("request", "run", "pool", "step")
+    figure = summarise(single_tokens(20).end(200), tmp_path).metrics[name]
+    assert (figure.value is None) == (figure.absence is not None)
+    assert figure.value is not None or figure.note
+
+
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50), st.floats(0, 1))
 def test_quantile_is_numpys_linear_interpolation(values: list[float], share: float) -> None:
     values.sort()

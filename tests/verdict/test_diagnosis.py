@@ -1,12 +1,14 @@
 """Each diagnosis rule fires on its own symptom, prints its thresholds, and stays silent on a healthy run."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from scheduler_core.evidence.schema import RunSummary, TierSummary
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
+from scheduler_core.spec.thresholds import THRESHOLDS, ThresholdName
+from scheduler_core.types.errors import InputError
 from scheduler_core.verdict.diagnosis import RULES, diagnose
 from scheduler_core.verdict.question import Question
 from scheduler_core.verdict.schema import Finding
@@ -78,6 +80,20 @@ def test_thresholds_can_be_set() -> None:
     found = diagnose(Question.of(experiment()), "candidate", [(runs[0], runs[1])], {"kv_peak_share": 0.8})
     assert [finding.rule for finding in found] == ["G9"]
     assert "kv_peak_share 0.8" in found[0].thresholds
+
+
+def test_a_goal_sets_thresholds_and_the_finding_prints_them() -> None:
+    asked = experiment(goal={"thresholds": {"handoff_budget_ms": 10}})
+    old, new = (summary(arm, 0, {**HEALTHY, "handoff_ms": 20}) for arm in ("baseline", "candidate"))
+    (found,) = diagnose(Question.of(asked), "candidate", [(old, new)])
+    assert (found.rule, found.thresholds) == ("G10", ["handoff_budget_ms 10"])
+    assert diagnose(Question.of(experiment()), "candidate", [(old, new)]) == []
+    with pytest.raises(InputError, match="thresholds"):
+        experiment(goal={"thresholds": {"nothing_such": 1}})
+
+
+def test_every_threshold_has_a_default() -> None:
+    assert set(get_args(ThresholdName)) == THRESHOLDS.keys()
 
 
 def test_utilisation_alone_never_decides() -> None:

@@ -61,7 +61,7 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
         more=("format", "columns", "time_unit", "block_size", "same_instant", "zero_output"),
     ),
     target.TorchTarget: Layout(more=("dtype", "threads", "weight_seed", "price_per_device_hour")),
-    goal.GoalSpec: Layout(more=("confidence",)),
+    goal.GoalSpec: Layout(more=("confidence", "thresholds")),
     policy.PolicySpec: Layout(),
     studies.Dimension: Layout(variants={"values": ("values",), "range": ("low", "high", "scale", "whole", "points")}),
     policy.PoolsSection: Layout(
