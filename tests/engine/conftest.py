@@ -9,9 +9,9 @@ from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.settings import EngineSettings
 from tests.engine.families import FAMILIES
 
-KV_BLOCKS = 24
-HOST_BLOCKS = 10
-BLOCK_SIZE = 8
+KV_BLOCKS = 12
+HOST_BLOCKS = 5
+BLOCK_SIZE = 16
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,7 +19,7 @@ _SMALL: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 8,
+    "head_dim": 16,
     "max_position_embeddings": 256,
     "initializer_range": 0.3,
     "tie_word_embeddings": False,
