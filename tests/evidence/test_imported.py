@@ -90,6 +90,30 @@ def test_chunks_of_several_tokens_are_no_token_gaps(tmp_path: Path) -> None:
     assert run.requests[0].gaps_s == (0.03, 0.03)
 
 
+def test_timings_count_from_when_a_request_was_due(tmp_path: Path) -> None:
+    """Due at 7.0, sent at 7.1, tokens from 7.5 to 7.8, stream closed at 8.0: TTFT 500 and end-to-end 800 ms."""
+    row = {
+        "request_start_time": 7.1, "prompt_tokens": 100, "output_tokens": 3, "time_to_first_token_ms": 400,
+        "request_latency": 0.9, "info": {"timings": {
+            "targeted_start": 7.0, "request_start": 7.1, "first_token_iteration": 7.5, "last_token_iteration": 7.8}},
+    }  # fmt: skip
+    path = tmp_path / "file"
+    path.write_text(json.dumps({"benchmarks": [{"requests": {"successful": [row]}}]}))
+    run = read_measured(path, "guidellm")
+    figures = imported_summary(run, name="r", arm="a").metrics
+    assert [figures[name].value for name in ("ttft_mean_ms", "e2e_mean_ms")] == [pytest.approx(500), pytest.approx(800)]
+    assert "targeted start" in run.notes[0]
+
+
+def test_an_error_object_is_told_in_its_own_words(tmp_path: Path) -> None:
+    answer = {"output_tokens": 0, "output_token_times": []}
+    row = {"start_time": 1.0, "end_time": 2.0, "info": {"input_tokens": 9, "response_metrics": answer},
+           "error": {"error_type": "ClientError", "error_msg": "connection reset"}}  # fmt: skip
+    path = tmp_path / "file"
+    path.write_text(json.dumps([row]))
+    assert read_measured(path, "inference-perf").requests[0].reason == "connection reset"
+
+
 def test_mixed_clocks_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text(json.dumps({**VLLM, "first_token_ts": 49.0}))

@@ -129,7 +129,11 @@ def aiperf(path: Path) -> MeasuredRun:
 
 
 def guidellm(path: Path) -> MeasuredRun:
-    """GuideLLM's JSON report: one benchmark of it; errored and incomplete requests keep their place."""
+    """GuideLLM's JSON report: one benchmark of it; errored and incomplete requests keep their place.
+
+    Where a row has its timings, time counts from the targeted start to the last token; else from the real start to the
+    end of the stream, as the tool's own latency does.
+    """
     data = _last_object(path)
     benchmarks = data.get("benchmarks") or []
     if len(benchmarks) != 1:
@@ -140,21 +144,42 @@ def guidellm(path: Path) -> MeasuredRun:
     for kind, outcome in kinds.items():
         for place, row in enumerate((benchmarks[0].get("requests") or {}).get(kind) or []):
             where = f"{path} {kind} request {place}"
-            start = row.get("request_start_time", row.get("start_time"))
-            ttft, latency = row.get("time_to_first_token_ms"), row.get("request_latency")
             done = outcome is Outcome.FINISHED
+            start, ttft_s, e2e_s = _guidellm_times(where, row)
             requests.append(
                 Measured(
-                    _number(where, {"start": start}, "start"),
+                    start,
                     int(row.get("prompt_tokens") or 0),
                     int(row.get("output_tokens") or 0),
-                    float(ttft) * MS if done and ttft else None,  # the tool writes 0 where there was no first token
-                    float(latency) if done and latency is not None else None,
+                    ttft_s if done else None,
+                    e2e_s if done else None,
                     outcome,
-                    "" if done else str(row.get("error") or kind),
+                    "" if done else str(row.get("error") or (row.get("info") or {}).get("error") or kind),
                 )
             )
-    return in_order("guidellm", requests, ("end-to-end is the tool's request latency, up to the end of the stream",))
+    timed = all((row.get("info") or {}).get("timings") for row in _successful(benchmarks[0]))
+    note = (
+        "times count from the targeted start to the last token"
+        if timed
+        else "end-to-end is the tool's request latency, up to the end of the stream"
+    )
+    return in_order("guidellm", requests, (note,))
+
+
+def _successful(benchmark: Row) -> list[Row]:
+    return list((benchmark.get("requests") or {}).get("successful") or [])
+
+
+def _guidellm_times(where: str, row: Row) -> tuple[float, float | None, float | None]:
+    """Start, TTFT and end-to-end time in seconds; the tool writes 0 or nothing where there was no first token."""
+    timings = (row.get("info") or {}).get("timings") or {}
+    sent = timings.get("request_start") or row.get("request_start_time", row.get("start_time"))
+    start = _number(where, {"start": timings.get("targeted_start") or sent}, "start")
+    first, last = timings.get("first_token_iteration"), timings.get("last_token_iteration")
+    if first and last:
+        return start, _positive(where, "first token - start", float(first) - start), float(last) - start
+    ttft, latency = row.get("time_to_first_token_ms"), row.get("request_latency")
+    return start, float(ttft) * MS if ttft else None, None if latency is None else float(latency)
 
 
 def inference_perf(path: Path) -> MeasuredRun:
@@ -170,6 +195,8 @@ def inference_perf(path: Path) -> MeasuredRun:
         times = [float(time) for time in answer.get("output_token_times") or []]
         start = _number(where, row, "start_time")
         error = row.get("error")
+        if isinstance(error, dict):
+            error = error.get("error_msg") or error.get("error_type") or "failed"
         done = not error and bool(times)
         reason = "" if done else str(error or "no token was received")
         requests.append(
