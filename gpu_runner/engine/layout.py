@@ -46,17 +46,18 @@ class FlatBatch:
 
 def flatten(granted: Granted, rows: Rows, block_size: int) -> FlatBatch:
     """Lay out ``granted``, whose tables ``rows`` has extended already."""
-    several = granted.lengths > 1
-    order = np.argsort(several, kind="stable")
-    singles = len(order) - int(np.count_nonzero(several))
-    places, begins, lengths = (column[order] for column in granted[:3])
-    samples = granted.samples[order]
-    ends = begins + lengths
-    starts = np.zeros(len(order) + 1, np.int64)
-    np.cumsum(lengths, out=starts[1:])
-    if singles == len(order):
-        owner, positions = np.arange(singles), begins
+    places, begins, lengths, samples, _openings = granted
+    several = int(np.count_nonzero(lengths > 1))
+    starts = np.arange(len(places) + 1)
+    order = starts[:-1]
+    singles = len(order) - several
+    if not several:  # the usual step, by the shortest way: between two forwards every array is cold
+        owner, positions, ends = order, begins, begins + 1
     else:
+        order = np.argsort(lengths > 1, kind="stable")
+        places, begins, lengths, samples = places[order], begins[order], lengths[order], samples[order]
+        ends = begins + lengths
+        np.cumsum(lengths, out=starts[1:])
         # Position of every flat token: its row's begin plus its offset inside the row.
         owner = np.repeat(np.arange(len(order)), lengths)
         positions = np.arange(starts[-1]) - starts[owner] + begins[owner]
