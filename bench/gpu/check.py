@@ -1,6 +1,7 @@
 """One script of under five minutes that proves, or disproves, the CUDA path: ``python -m bench.gpu.check --out FILE``.
 
-It checks greedy tokens against the CPU in fp32 and the Triton kernel against gathered pages, measures decode and
+It checks greedy tokens against the CPU in fp32, with swapped blocks and steps in flight too, and the Triton kernel
+against gathered pages, measures decode and
 prefill speed and the rate of KV copies to the host, calibrates, and plays one experiment on the device and on the model
 fitted to it. Every part is reported by itself, so one that fails hides no other. ``--device cpu`` rehearses the script
 where there is no device; its output then says so and proves nothing.
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from bench import fidelity, harness
+from bench.gpu.moves import moves
 from gpu_runner.calibrate.grid import Point
 from gpu_runner.calibrate.measure import Bench
 from gpu_runner.calibrate.profile import calibrate
@@ -77,6 +79,10 @@ class Checks:
             "to_device_gb_per_s": _copy_rate(there, host),
             "to_host_gb_per_s": _copy_rate(host, there),
         }
+
+    def moves(self) -> dict[str, Any]:
+        """Swapped blocks and steps in flight."""
+        return moves(self.device)
 
     def calibration(self) -> dict[str, Any]:
         """The fitted cost of one shape in bf16 and how well it predicts steps that were left out."""
@@ -158,7 +164,7 @@ def main() -> int:
     options = parser.parse_args()
     checks = Checks(options.device, options.model, options.seconds)
     parts: list[Callable[[], dict[str, Any]]] = [
-        checks.parity, checks.speed, checks.copies, checks.calibration, checks.experiment,
+        checks.parity, checks.moves, checks.speed, checks.copies, checks.calibration, checks.experiment,
     ]  # fmt: skip
     name = torch.cuda.get_device_name() if options.device == "cuda" and torch.cuda.is_available() else "none"
     answer: dict[str, Any] = {"device": name, "torch": torch.__version__, "machine": harness.machine()}
