@@ -4,15 +4,17 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from gpu_runner.calibrate.fit import fit
 from gpu_runner.calibrate.grid import Point, points
+from gpu_runner.calibrate.link import HOST_BLOCKS, measure_link
 from gpu_runner.calibrate.loop import Loop, capacity_rps, play, traffic
 from gpu_runner.calibrate.measure import Bench, Measured
 from gpu_runner.calibrate.wake import WAKE_ROUND_S, measure_wake, wake_points
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.settings import EngineSettings, LoadReport
-from scheduler_core.spec.target import Profile
+from scheduler_core.spec.target import HostLink, Profile
 from scheduler_core.types.errors import HeadwayError, InputError, Problem
 from scheduler_core.types.time import Ns
 
@@ -52,7 +54,7 @@ def calibrate(
         Stopped: ``stop`` became true.
     """
     began = time.monotonic()
-    executor = TorchExecutor(settings)
+    executor = TorchExecutor(replace(settings, host_blocks=min(HOST_BLOCKS, settings.kv_blocks)))
     report = executor.load()
     executor.start()
     sizes = {"kv_blocks": settings.kv_blocks, "block_size": settings.block_size}
@@ -62,6 +64,7 @@ def calibrate(
         raise InputError([Problem("target.kv_blocks", message)])
     probe = _Probe(executor, progress, stop, began, seconds)
     probe.measure_grid(grid)
+    probe.measure_link()
     probe.measure_wake(wake_points(**sizes, model_length=executor.info.model_length))
     probe.measure_loop(_profile(name, executor, report, probe))
     progress(1.0)
@@ -69,11 +72,12 @@ def calibrate(
 
 
 class _Probe:
-    """Measures within its time: the grid, then waking, then the real loop at two loads."""
+    """Measures within its time: the grid, copies, waking, then the real loop at two loads."""
 
     def __init__(self, executor: TorchExecutor, progress: OnProgress, stop: Stop, began: float, seconds: float) -> None:
         self.steps: list[Measured] = []
         self.wake: list[tuple[Ns, Ns]] = []
+        self.link: HostLink | None = None
         self.loop = Loop()
         self._executor = executor
         self._bench = Bench(executor)
@@ -105,6 +109,10 @@ class _Probe:
                 self._measure(grid[number], number, round_)
             round_ += 1
         _LOG.info("measured %d steps of %d points in %d rounds", len(self.steps), len(chosen), round_)
+
+    def measure_link(self) -> None:
+        """A few copies of some sizes: a fraction of a second."""
+        self.link = measure_link(self._executor, self.check)
 
     def measure_wake(self, chosen: tuple[Point, ...]) -> None:
         """As often as its share of the time allows, once at least."""
@@ -147,6 +155,7 @@ def _profile(name: str, executor: TorchExecutor, report: LoadReport, probe: _Pro
         device=str(report.fingerprint["device"]),
         dtype=settings.dtype,
         cost=fitted.cost,
+        link=probe.link,
         host=probe.loop.host().model_copy(update={"wake_knots": tuple(probe.wake)}),
         residual_share=fitted.residual_share,
         drift_share=fitted.drift_share,

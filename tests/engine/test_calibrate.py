@@ -152,6 +152,9 @@ def test_a_calibration_ends_in_a_profile_that_predicts_its_own_machine() -> None
     assert profile.name == "mine"
     assert profile.steps_measured >= 24
     assert profile.cost.base_ns > 0
+    assert profile.link is not None
+    assert profile.link.token_bytes == 2 * 2 * 2 * 16 * 4
+    assert 1e7 < profile.link.bytes_per_s < 1e12
     assert profile.kv_blocks == 128
     assert profile.model_length == 1024
     assert shares[-1] == 1.0
