@@ -7,6 +7,7 @@ to put runs on busy machines into proportion.
 """
 
 import array
+import contextlib
 import math
 import random
 import resource
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bench import harness
@@ -90,6 +92,13 @@ def requests_per_cpu_s(count: int, *, rate_rps: float = RATE_RPS, best_of: int =
     return round(best)
 
 
+def requests_per_cpu_s_streamed(count: int) -> float:
+    """As `requests_per_cpu_s`, with the arrivals made one by one within the time measured."""
+    began = time.process_time()
+    simulate_streamed(count)
+    return round(count / (time.process_time() - began))
+
+
 def us_per_step(running: int, *, queued: int = 0, steps: int = 60) -> float:
     """CPU microseconds to plan and complete one step in which ``running`` requests decode, with ``queued`` waiting."""
     spec = PolicySpec.model_validate(
@@ -116,12 +125,18 @@ def _step(instance: Instance) -> None:
 
 def peak_mib(count: int) -> float:
     """Peak resident memory of a fresh process that simulates ``count`` requests, rows of all requests included."""
-    code = (
-        "import resource; from bench import core; "
-        "core.simulate_streamed({count}); "
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+    return round(
+        float(_python(f"from bench import core; core.simulate_streamed({count}); print(core.own_peak_mib())")), 1
     )
-    return round(float(_python(code.format(count=count))), 1)
+
+
+def own_peak_mib() -> float:
+    """Peak resident memory of this process; where the system tells it, without that of the one it was started from."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def simulate_streamed(count: int) -> None:
@@ -187,9 +202,12 @@ def full() -> harness.Figures:
     return {
         **quick(),
         "requests_per_cpu_s_100k_1replica": requests_per_cpu_s(100_000),
+        "requests_per_cpu_s_1m_1replica": requests_per_cpu_s_streamed(1_000_000),
         "requests_per_cpu_s_overload3x_100k": requests_per_cpu_s(100_000, rate_rps=3 * RATE_RPS),
+        "requests_per_cpu_s_prefix_hash_100k": requests_per_cpu_s(100_000, prefix="hash"),
+        "requests_per_cpu_s_tight_pool_100k": requests_per_cpu_s(100_000, blocks=1_045),
+        "us_per_step_64_by_queued_requests": {str(n): us_per_step(64, queued=n) for n in (0, 1_000, 10_000, 100_000)},
         "peak_mib_1m": peak_mib(1_000_000),
-        "own_peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
     }
 
 

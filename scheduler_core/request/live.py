@@ -52,7 +52,8 @@ class LiveRequest(Progress):
         self.id = spec.id
         self.seq = seq
         self.state = _QUEUED
-        self.stop_at = min(spec.prompt_tokens + spec.output_limit, model_length)
+        stop_at = spec.prompt_tokens + spec.output_limit
+        self.stop_at = stop_at if stop_at < model_length else model_length
         self.blocks = 0
         self.table: list[int] = []
         self.host_table: list[int] = []

@@ -67,7 +67,8 @@ class World(Protocol):
     ``next_ns`` is when the next request arrives, ``cut_ns`` when the next one may be ended from outside.
     ``duration_ns`` is a step's time by (prefill tokens, decoding requests, context tokens, prefill pairs, number,
     joined), see `scheduler_core.types.shape.StepShape`; ``decode_ns`` by (decoding requests, context tokens, number)
-    where nothing else is in the step. ``observe`` is called for each step before it is completed.
+    where nothing else is in the step; ``decode_line`` gives (a, b, c) by decoding requests where that is
+    ``round(a + b * context tokens + c)``, at least 1. ``observe`` is called for each step before it is completed.
     """
 
     next_ns: Ns
@@ -80,6 +81,8 @@ class World(Protocol):
     def duration_ns(self) -> Callable[[int, int, int, int, int, int], Ns]: ...
     @property
     def decode_ns(self) -> Callable[[int, int, int], Ns]: ...
+    @property
+    def decode_line(self) -> Callable[[int], tuple[float, float, float] | None]: ...
 
     def deliver(self, now_ns: Ns) -> None:
         """Submit who has arrived by ``now_ns``, as far as the queue wants them."""
@@ -267,8 +270,11 @@ class Undisturbed:
         waits = len(state.requests) > len(state.running)
         until_ns = NEVER if waits and self._patient else world.next_ns  # a blocked head ignores newcomers
         count, number = cohort.count, state.next_step
-        first = number
+        first, slides = number, not by_member and world.observe is None
         while True:
+            if slides and not wake_ns and cohort.tick + 1 < ends.next_tick:
+                before, now_ns = cohort.tick, self._slide(world, now_ns, min(until_ns, world.cut_ns))
+                number += cohort.tick - before
             end_ns = now_ns + decode_ns(count, cohort.context_tokens, number) + wake_ns
             if world.cut_ns <= end_ns:
                 self.pending = FusedStep(number, (), count, cohort.context_tokens, True), end_ns
@@ -293,6 +299,31 @@ class Undisturbed:
         self.steps += number - first
         state.steps_done += number - first
         state.next_step = number + (self.pending is not None)
+        return now_ns
+
+    def _slide(self, world: World, now_ns: Ns, limit_ns: Ns) -> Ns:
+        """Play the planned step and plan the next one, as often as only counts change; the last is planned, not played.
+
+        Not played is a step that ends at ``limit_ns`` or later, in which a member ends, or after which blocks run out.
+        """
+        cohort, sizes, block_size = self._cohort, self._cohort.sizes, self._memory.block_size
+        count, context, tick, last = cohort.count, cohort.context_tokens, cohort.tick + 1, world.ends.next_tick
+        line = world.decode_line(count)
+        if line is None:
+            return now_ns
+        fixed, slope, base = line
+        room = free = self._memory.free
+        while tick < last:
+            end_ns = now_ns + (round(fixed + slope * context + base) or 1)
+            growth = sizes[tick % block_size]
+            if end_ns >= limit_ns or growth > room:
+                break
+            now_ns = end_ns
+            room -= growth
+            context += count
+            tick += 1
+        cohort.tick, cohort.context_tokens = tick - 1, context
+        self._memory.grow_cohort(cohort, free - room, publish=False)
         return now_ns
 
     def _finish(self, over: list[tuple[LiveRequest, str]], world: World, at_ns: Ns) -> None:

@@ -91,6 +91,13 @@ class StepCost:
             exact *= max(LEAST_FACTOR, self._drift * residual)
         return round(exact) or 1
 
+    def decode_line(self, decode: int) -> tuple[float, float, float] | None:
+        """(a, b, c) such that `decode_ns` is ``round(a + b * context + c)``, at least 1; None with noise."""
+        if self._noise_seed is not None:
+            return None
+        fixed = self._of_tokens(decode) if self._knots else self._fixed
+        return self._decode * decode, self._context, fixed
+
     def decode_ns(self, decode: int, context: int, step: int) -> Ns:
         """As `duration_ns` of a step in which requests only decode."""
         if self._knots or self._noise_seed is not None:

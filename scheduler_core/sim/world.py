@@ -35,7 +35,7 @@ class SimulatedWorld:
         outside: Outside,
         prefix_block_size: int,
     ) -> None:
-        self.duration_ns, self.decode_ns = cost.duration_ns, cost.decode_ns
+        self.duration_ns, self.decode_ns, self.decode_line = cost.duration_ns, cost.decode_ns, cost.decode_line
         self.ends = EndTimes()
         self.tracks: dict[int, Track] = {}
         self.rows = self.preemptions = 0
