@@ -63,7 +63,7 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
     target.TorchTarget: Layout(more=("dtype", "threads", "weight_seed", "price_per_device_hour")),
     goal.GoalSpec: Layout(more=("confidence", "thresholds")),
     policy.PolicySpec: Layout(),
-    studies.Dimension: Layout(variants={"values": ("values",), "range": ("low", "high", "scale", "whole", "points")}),
+    studies.Dimension: Layout(more=("scale", "whole", "points")),
     policy.PoolsSection: Layout(
         more=("handoff_budget_ms", "patience_ms", "broken", "reserve", "move", "look_every_ms"),
     ),
