@@ -77,7 +77,7 @@ def fused(spec: Any, requests: Any, capacity: Any, **ends: Any) -> Any:
     expanded = [(i, start, end, now.kv_free + now.kv_cached, grants) for i, start, end, now, grants in steps]
     unseen: list[Any] = []  # nobody looks on: then whole stretches of steps are taken at once
     policy = build_policy(spec, replace(capacity, profile=TARGET))
-    again = FastForward(policy, StepCost(TARGET), unseen.append, **ends).run(requests)
+    again = FastForward(policy, StepCost(TARGET), unseen.append, outside=Outside(**ends)).run(requests)
     assert (unseen, again) == (rows, report)
     return expanded, {row.request: tuple(row) for row in rows}, report
 
