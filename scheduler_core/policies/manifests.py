@@ -71,6 +71,7 @@ _PREEMPTS = {
     "need host_blocks.",
 }
 _QUEUE = {
+    **described("admission"),
     "batch.size": "Most requests running at once.",
     "batch.token_budget": "Most tokens computed in one step, prefill and decode together.",
     "batch.queue_limit": "Most waiting requests; newcomers beyond are rejected. 0: none.",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import cast
 
+from scheduler_core.policies.gatekeeper import with_gate
 from scheduler_core.policies.manifests import manifest_of, resolve
 from scheduler_core.policies.ordering import with_order
 from scheduler_core.policies.parts import (
@@ -182,7 +183,8 @@ def build_policy(spec: PolicySpec, capacity: Capacity) -> PolicySet:
     module, _, function = manifest_of(full.policy).builder.partition(":")
     builder = cast(Callable[[PolicySpec, Limits], PolicySet], getattr(import_module(module), function))
     policy = with_predictor(builder(full, _limits(full, capacity)), full)
-    return with_pool(with_order(with_memory_rule(policy, full), full), full, capacity.profile)
+    ordered = with_gate(with_order(with_memory_rule(policy, full), full), full)
+    return with_pool(ordered, full, capacity.profile)
 
 
 def build_instance(spec: PolicySpec, capacity: Capacity) -> Instance:

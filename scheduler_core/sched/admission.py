@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 from scheduler_core.kv.prefix import Hits
 from scheduler_core.request.lifecycle import Event
 from scheduler_core.request.live import LiveRequest
-from scheduler_core.sched.aging import AgedQueue
+from scheduler_core.sched.aging import AgedQueue, HeldQueue
 from scheduler_core.sched.memory import pledge
 from scheduler_core.sched.policy import Arrange, Limits
 from scheduler_core.sched.state import InstanceState
@@ -41,7 +41,9 @@ class _Beginnings:
 
 def arrange(state: InstanceState, order: Arrange) -> None:
     """Put those who wait into the order of this step."""
-    assert isinstance(state.waiting, ArrivalQueue | AgedQueue)  # what `queue_of` gives policies that arrange
+    assert isinstance(
+        state.waiting, ArrivalQueue | AgedQueue | HeldQueue
+    )  # what `queue_of` gives policies that arrange
     arranged = order.arrange(list(state.waiting), _Beginnings(state))
     state.waiting.arrange([request.id for request in arranged])
 

@@ -1,4 +1,4 @@
-"""A queue whose head may change by time alone."""
+"""Queues whose head may change by time alone."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -126,7 +126,95 @@ class AgedQueue:
         return None
 
 
+class HeldQueue:
+    """Another queue, behind a bench: who is held back waits, but is no candidate before its time.
+
+    Nobody is lost: all who are held are let in at their times, in order of time and submission. O(log n).
+    """
+
+    __slots__ = ("_bench", "_held", "_inner", "_number")
+
+    def __init__(self, inner: Queue) -> None:
+        self._inner = inner
+        self._bench: list[tuple[Ns, int, LiveRequest, tuple[int, ...]]] = []
+        self._held: dict[int, int] = {}
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._inner) + len(self._held)
+
+    def __contains__(self, request: LiveRequest) -> bool:
+        return request.id in self._held or request in self._inner
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        """Candidates in queue order, then those held back by time."""
+        yield from self._inner
+        yield from (entry[2] for entry in sorted(self._bench, key=lambda e: e[:2]) if self._valid(entry))
+
+    def hold(self, request: LiveRequest, key: tuple[int, ...], until_ns: Ns) -> None:
+        """Keep ``request`` back until ``until_ns``; then it enters by ``key``."""
+        self._number += 1
+        self._held[request.id] = self._number
+        heapq.heappush(self._bench, (until_ns, self._number, request, key))
+
+    def begin(self, now_ns: Ns) -> None:
+        """Time has come to ``now_ns``: let in whose time it is."""
+        while self._bench and (self._bench[0][0] <= now_ns or not self._valid(self._bench[0])):
+            entry = heapq.heappop(self._bench)
+            if self._valid(entry):
+                del self._held[entry[2].id]
+                self._inner.push(entry[2], entry[3])
+        if isinstance(self._inner, AgedQueue):
+            self._inner.begin(now_ns)
+
+    def wake_ns(self) -> Ns | None:
+        """When the next one is let in, or the head changes by time."""
+        times = [entry[0] for entry in self._bench[:1]]
+        inner = self._inner.wake_ns() if isinstance(self._inner, AgedQueue) else None
+        return min(times if inner is None else [*times, inner], default=None)
+
+    def arrange(self, order: Iterable[int]) -> None:
+        """Put the candidates among those who wait, given by id, into this order."""
+        assert isinstance(self._inner, ArrivalQueue | AgedQueue)  # what `queue_for` gives policies that arrange
+        self._inner.arrange([request for request in order if request not in self._held])
+
+    def push(self, request: LiveRequest, key: tuple[int, ...]) -> None:
+        self._inner.push(request, key)
+
+    def push_front(self, request: LiveRequest) -> None:
+        self._inner.push_front(request)
+
+    def push_back(self, request: LiveRequest, key: tuple[int, ...]) -> None:
+        self._inner.push_back(request, key)
+
+    def tenants(self) -> frozenset[str]:
+        """Tenants that have candidates waiting."""
+        return self._inner.tenants()
+
+    def head(self) -> LiveRequest | None:
+        """The next candidate, not removed."""
+        return self._inner.head()
+
+    def remove(self, request: LiveRequest) -> None:
+        """Take ``request`` out; `KeyError` if it does not wait."""
+        if self._held.pop(request.id, None) is None:
+            self._inner.remove(request)
+
+    def take(self) -> Any:
+        """Remove and return the head's entry, which `restore` can put back to its place."""
+        return self._inner.take()
+
+    def restore(self, entry: Any) -> None:
+        """Put back an entry that `take` returned."""
+        self._inner.restore(entry)
+
+    def _valid(self, entry: tuple[Ns, int, LiveRequest, tuple[int, ...]]) -> bool:
+        return self._held.get(entry[2].id) == entry[1]
+
+
 def queue_of(policy: PolicySet) -> Queue:
     """The cheapest queue that keeps the order of ``policy`` and its bound on waiting."""
     queue = queue_for(policy)
-    return queue if policy.starvation_ns is None else AgedQueue(queue, policy.starvation_ns)
+    if policy.starvation_ns is not None:
+        queue = AgedQueue(queue, policy.starvation_ns)
+    return queue if policy.gate is None else HeldQueue(queue)

@@ -5,9 +5,10 @@ from dataclasses import replace
 from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
-from scheduler_core.sched.aging import AgedQueue, queue_of
+from scheduler_core.sched.aging import AgedQueue, HeldQueue, queue_of
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.commit import commit, end, release_batch
+from scheduler_core.sched.gate import Disposal, Gate, GateAnswer, gated_record
 from scheduler_core.sched.laws import check_conservation, check_liveness, check_residence
 from scheduler_core.sched.memory import BlockMemory, blocks_for
 from scheduler_core.sched.moving import Leaving, Reserved, depart, lodge, park, reserve, revoke_lodged
@@ -48,7 +49,7 @@ class Instance:
             memory,
             Cohort(limits.block_size),
             waiting=waiting,
-            aged=waiting if isinstance(waiting, AgedQueue) else None,
+            aged=waiting if isinstance(waiting, AgedQueue | HeldQueue) else None,
             plan_on_promises=plan_on_promises,
         )
         self._builder = StepBuilder(self._state, policy)
@@ -69,12 +70,22 @@ class Instance:
         if refusal is not None:
             reason, need, have = refusal
             return Ended(spec.id, Outcome.REJECTED, "submit", reason.value, 0, need, have)
+        until_ns = now_ns
+        if self.policy.gate is not None:
+            answer = self._ask_gate(self.policy.gate, spec, now_ns)
+            if answer.disposal is Disposal.REJECT:
+                return Ended(spec.id, Outcome.REJECTED, "submit", answer.trigger, 0, answer.need, answer.have)
+            spec, until_ns = answer.spec, answer.until_ns
         request = LiveRequest(spec, seq=state.next_seq, model_length=self.policy.limits.model_length)
         state.next_seq += 1
         state.requests[spec.id] = request
         if self.policy.account is not None:
             self.policy.account.arrived(request, state.waiting.tenants())
-        state.waiting.push(request, self.policy.order.key(request))
+        key = self.policy.order.key(request)
+        if until_ns > now_ns and isinstance(state.aged, HeldQueue):
+            state.aged.hold(request, key, until_ns)
+        else:
+            state.waiting.push(request, key)
         return None
 
     def close_arrivals(self) -> None:
@@ -265,6 +276,13 @@ class Instance:
         """Conservation and single residence now; `LawError` with every term. Liveness is checked by `plan`."""
         check_conservation(self._state)
         check_residence(self._state)
+
+    def _ask_gate(self, gate: Gate, spec: RequestSpec, now_ns: Ns) -> GateAnswer:
+        state = self._state
+        answer = gate.decide(spec, (len(state.waiting), state.memory.used, state.memory.total), now_ns)
+        if answer.disposal is not Disposal.QUEUE and state.keeps_records:
+            state.records.append(gated_record(answer))
+        return answer
 
     def _refuse(self, spec: RequestSpec) -> tuple[Reject, int, int] | None:
         limits = self.policy.limits

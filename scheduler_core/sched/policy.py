@@ -10,6 +10,7 @@ from typing import Protocol
 
 from scheduler_core.kv.rules import CacheRules
 from scheduler_core.sched.decisions import Deferral, Passes, Place, Publish, Remedy, Retain
+from scheduler_core.sched.gate import Gate
 from scheduler_core.sched.view import Beginnings, RequestView, View
 from scheduler_core.types.patience import Promise
 from scheduler_core.types.plan import Grant
@@ -220,6 +221,7 @@ class PolicySet:
     starvation_ns: Ns | None = None
     predictor: Predictor | None = None
     observers: tuple[Observer, ...] = ()
+    gate: Gate | None = None
     admits_without_budget: bool = False
     admits_after_preemption: bool = False
 

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from scheduler_core.request.live import APART, LiveRequest
-from scheduler_core.sched.aging import AgedQueue
+from scheduler_core.sched.aging import AgedQueue, HeldQueue
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.memory import Memory
 from scheduler_core.sched.plan import FusedStep, Planned
@@ -29,7 +29,7 @@ class InstanceState:
     plan_on_promises: bool = False
     keeps_records: bool = True
     requests: dict[int, LiveRequest] = field(default_factory=dict)
-    aged: AgedQueue | None = None
+    aged: AgedQueue | HeldQueue | None = None
     waiting: Queue = field(default_factory=WaitingQueue)
     running: dict[int, LiveRequest] = field(default_factory=dict)
     apart: dict[int, LiveRequest] = field(default_factory=dict)

@@ -65,8 +65,8 @@ class FastForward:
         self._now: Ns = 0
         self._busy_until: Ns = 0
         self._planned = self._steps = 0
-        self._timed = policy.starvation_ns is not None
-        self._patient = policy.order.first_come and not policy.limits.queue_limit
+        self._timed = policy.starvation_ns is not None or policy.gate is not None
+        self._patient = policy.order.first_come and not policy.limits.queue_limit and policy.gate is None
         self._queue = max(LEAST_QUEUE, policy.limits.size + 1)
 
     def run(self, requests: Iterable[PlannedRequest]) -> FastReport:
@@ -180,7 +180,7 @@ class FastForward:
             world.observe(step, start, end)
         self._steps += 1
         self._note_starts(step, start)
-        if self._policy.account is not None or world.cut_ns <= end:
+        if self._policy.account is not None or self._policy.gate is not None or world.cut_ns <= end:
             # Who comes during a step meets the account as it was before its tokens; who ends in it gets none of them.
             instance.during(step)
             world.deliver_all(end)

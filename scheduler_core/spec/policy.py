@@ -135,6 +135,50 @@ class BatchSection(Spec):
     )
 
 
+class AdmissionSection(Spec):
+    """Admission: whether a request comes in when it arrives, when, and as what. Nothing set: everybody queues.
+
+    Watch: rejection_share and timeout_share beside the censored tails (ttft_p99_ms), and goodput_rps. The first of
+    reject, degrade, throttle whose trigger is passed counts; each decision is recorded with its inputs.
+    """
+
+    throttle_requests_per_s: PositiveFloat | None = Field(
+        None, description="Throttle: requests let in per second; the others are held back until it is their turn."
+    )
+    throttle_tokens_per_s: PositiveFloat | None = Field(
+        None, description="Throttle: tokens (prompt + declared output) let in per second."
+    )
+    throttle_by: Literal["all", "tenant"] | None = Field(
+        None, description="Throttle: one bucket for all, or one for each tenant. Absent: all."
+    )
+    throttle_burst_s: float | None = Field(
+        None, ge=0, le=3600, description="Throttle: seconds of unused allowance that may be used at once. Absent: 1."
+    )
+    reject_wait_ms: PositiveFloat | None = Field(
+        None, description="Reject newcomers while the prompts that wait are estimated to take longer than this."
+    )
+    reject_queued_tokens: PositiveInt | None = Field(
+        None,
+        description="Reject newcomers while more prompt tokens than this wait; batch.queue_limit counts requests.",
+    )
+    reject_kv_share: Share | None = Field(
+        None,
+        description="Reject newcomers while more than this share of the KV blocks is leased; cached is free.",
+    )
+    degrade_wait_ms: PositiveFloat | None = Field(
+        None, description="Degrade newcomers while the prompts that wait are estimated to take longer than this."
+    )
+    degrade_kv_share: Share | None = Field(
+        None, description="Degrade newcomers while more than this share of the KV blocks is leased."
+    )
+    degrade_output_tokens: PositiveInt | None = Field(
+        None, description="Degrade: most output tokens of a degraded request."
+    )
+    degrade_priority: int | None = Field(
+        None, ge=0, le=1000, description="Degrade: added to the priority number of a degraded request: a lower tier."
+    )
+
+
 class PredictSection(Spec):
     """Prediction of output lengths, which no policy can see."""
 
@@ -221,6 +265,7 @@ class PolicySpec(Spec):
     cache: CacheSection = CacheSection()
     batch: BatchSection = BatchSection()
     predict: PredictSection = PredictSection()
+    admission: AdmissionSection = AdmissionSection()
     pools: PoolsSection = PoolsSection()
     execution: ExecutionSection = ExecutionSection()
 
@@ -231,4 +276,4 @@ LEAVES_ONLY = ("fifo", "cost")
 PREFIX_ORDERS = ("longest_prefix", "prefix_tree")
 """Orders of waiting requests that look at the prefix cache."""
 
-SECTIONS = ("order", "cache", "batch", "predict", "pools", "execution")
+SECTIONS = ("order", "cache", "batch", "predict", "admission", "pools", "execution")

@@ -40,6 +40,9 @@ class Reject(StrEnum):
     OVER_MODEL_LENGTH = "over_model_length"
     OVER_STEP_BUDGET = "over_step_budget"
     QUEUE_FULL = "queue_full"
+    ESTIMATED_WAIT = "estimated_wait"
+    QUEUED_TOKENS = "queued_tokens"
+    KV_SATURATED = "kv_saturated"
 
 
 class Preempt(StrEnum):

@@ -89,6 +89,32 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Gated:
+    """The gate did more with a request than let it queue: ``disposal`` and the ``trigger`` with its compared numbers.
+
+    A throttled request may be considered from ``until_ns`` on. ``output_limit`` and ``priority`` are those it was taken
+    in with. The rest is what the gate decided by.
+    """
+
+    kind: ClassVar[str] = "gated"
+    at_ns: Ns
+    request: int
+    disposal: str
+    trigger: str
+    need: int
+    have: int
+    until_ns: Ns
+    output_limit: int
+    priority: int
+    waiting: int
+    kv_used: int
+    kv_total: int
+    queued_tokens: int
+    wait_ns: Ns
+    work_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Deferred:
     """The head of the queue was passed over; written when the reason changes, not at every step."""
 
@@ -424,6 +450,7 @@ Record: TypeAlias = (
     | Loaded
     | Arrived
     | Routed
+    | Gated
     | Admitted
     | Deferred
     | Step

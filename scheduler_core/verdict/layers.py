@@ -11,6 +11,7 @@ LAYERS = {
     "cache": "layer 2, cache",
     "batch": "layer 3, batch and queue",
     "predict": "prediction",
+    "admission": "admission",
     "pools": "layer 4, pools",
     "execution": "execution, what runs beside a step",
 }
@@ -56,7 +57,8 @@ class Difference:
     @property
     def explains_dropping(self) -> bool:
         """Whether a changed parameter decides about admission or cache size."""
-        return bool(ADMISSION & self.parameters.keys())
+        gate = any(name.startswith("admission.") for name in self.parameters)
+        return gate or bool(ADMISSION & self.parameters.keys())
 
     def sentence(self) -> str:
         """The difference in words."""

@@ -27,6 +27,7 @@ SECTION_TITLES = {
     "cache": "Cache",
     "batch": "Batch and queue",
     "predict": "Prediction",
+    "admission": "Admission",
     "pools": "Pools",
     "execution": "Execution",
 }
