@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.policies.gatekeeper import Bucket
 from scheduler_core.policies.presets import Capacity
-from scheduler_core.testing.builders import play, policy_spec, request
+from scheduler_core.testing.builders import play, policy_spec, profile, request
 from scheduler_core.types.records import Admitted, Arrived, Finished, Gated
 from scheduler_core.types.time import NS_PER_MS
 from tests.core.test_fastforward import fused, plain, without_samples
@@ -65,9 +65,7 @@ def test_a_tenant_s_bucket_is_its_own() -> None:
     ],
 )
 def test_newcomers_are_refused_while_too_much_waits(settings: Any, reason: Any, need: Any, have: Any) -> None:
-    """Prompts of 100 tokens at 0.1 ms a token, all at once: with 300 queued (30 ms) the fourth and later are refused."""
-    from scheduler_core.testing.builders import profile
-
+    """Prompts of 100 tokens at 0.1 ms a token, all at once: with 300 queued (30 ms) the fourth is refused."""
     target = profile(base_ms=1, prefill_token_ms=0.1)
     played = play(gated(**settings), [request(i, 100, 2) for i in range(6)], target=target)
     refused = [record for record in played.sink.of(Finished) if record.outcome == "rejected"]
@@ -112,13 +110,13 @@ def test_a_degraded_request_gets_less_and_says_so() -> None:
 def test_admission_holds_the_tail_of_those_let_in_under_overload() -> None:
     """A5. One at a time, 10 ms each, four times as many as can be served: waits grow without a gate, not with one."""
     tails = {}
-    for settings in ({}, {"reject_queued_tokens": 20}):
-        spec = gated(**settings)
+    for limits in ({}, {"reject_queued_tokens": 20}):
+        spec = gated(**limits)
         spec = spec.model_copy(update={"batch": spec.batch.model_copy(update={"size": 1})})
         played = play(spec, [request(i, 5, 10, at_ms=2.5 * i) for i in range(100)])
         arrived = {record.request: record.at_ns for record in played.sink.of(Arrived)}
         stay = [r.at_ns - arrived[r.request] for r in played.sink.of(Finished) if r.outcome == "finished"]
-        tails[len(settings)] = (max(stay) / NS_PER_MS, played.report.outcomes.get("rejected", 0))
+        tails[len(limits)] = (max(stay) / NS_PER_MS, played.report.outcomes.get("rejected", 0))
     assert tails[0][0] > 700
     assert tails[1][0] < 80
     assert tails[0][1] == 0 < tails[1][1]
