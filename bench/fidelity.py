@@ -42,7 +42,7 @@ NAMES = {
     "tpot_error_p99_share": "tpot_p99_ms",
     "throughput_error_mean_share": "throughput_tokens_per_s",
 }
-KNEE_LOADS = (0.6, 0.8, 0.95, 1.1, 1.3)
+KNEE_LOADS = (0.6, 0.8, 1.0, 1.2, 1.45, 1.7)
 KNEE_TIMES = 4.0  # the limit, over the median TTFT at the lowest of the loads
 CONTINUOUS = PolicySpec(policy="vllm_v1")
 STATIC = PolicySpec(policy="static", batch=BatchSection(size=8))

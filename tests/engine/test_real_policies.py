@@ -79,10 +79,12 @@ class Watched:
 
 
 def traffic() -> list[PlannedRequest]:
-    """Sixteen requests within 30 ms, some with a common beginning; together far more than the pool holds."""
+    """Sixteen requests, eight at once and eight 4 ms later, some with a common beginning; together far more than the
+    pool holds.
+    """
     return [
         PlannedRequest(
-            index, index * 2 * NS_PER_MS, 20 + 7 * (index % 5), 10 + index % 4, 16, seed=index,
+            index, index // 8 * 4 * NS_PER_MS, 20 + 7 * (index % 5), 10 + index % 4, 16, seed=index,
             prefix_blocks=(1, 2) if index % 3 == 0 and 20 + 7 * (index % 5) >= 32 else (),
         )
         for index in range(16)
