@@ -6,7 +6,7 @@ RUN = $(PYTHON) bootstrap.py
 DEV = $(PYTHON) bootstrap.py --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-vllm-parity lint types bench chaos lock clean
+.PHONY: help demo up test test-vllm test-vllm-parity lint types bench chaos lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ types: ## mypy, strict
 
 bench: ## every benchmark in quick mode
 	@$(RUN) -m bench
+
+test-vllm: ## only the tests against a real vLLM server (HEADWAY_VLLM_PYTHON, HEADWAY_VLLM_MODEL)
+	@$(DEV) -m pytest -q -m vllm tests/server
 
 chaos: ## only the tests that kill processes
 	@$(DEV) -m pytest -q tests/chaos tests/stack

@@ -2,7 +2,7 @@
 
 import typer
 
-from headway.cli import compare, demo, judge, local, profiles, remote, show, studies, sweep, trust
+from headway.cli import compare, demo, judge, local, profiles, remote, show, studies, sweep, traces, trust
 
 app = typer.Typer(
     help="Decide how to schedule LLM serving, with evidence.",
@@ -23,6 +23,7 @@ app.command("study")(studies.study)
 app.command("calibrate")(local.calibrate)
 app.command("profiles")(profiles.profiles)
 trace.command("inspect")(local.trace_inspect)
+trace.command("convert")(traces.convert)
 app.add_typer(trace, name="trace")
 app.command("login")(remote.login)
 app.command("submit")(remote.submit)

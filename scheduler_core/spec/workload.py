@@ -12,16 +12,28 @@ from scheduler_core.types.time import NS_PER_MS, ns_from_ms
 TRACE_FORMATS = (
     "azure-2023",
     "azure-2024",
+    "azure-2025",
     "mooncake",
     "qwen-bailian",
     "burstgpt",
     "vidur",
     "splitwise",
+    "llmservingsim",
     "csv",
     "jsonl",
 )
 TraceFormat = Literal[
-    "azure-2023", "azure-2024", "mooncake", "qwen-bailian", "burstgpt", "vidur", "splitwise", "csv", "jsonl"
+    "azure-2023",
+    "azure-2024",
+    "azure-2025",
+    "mooncake",
+    "qwen-bailian",
+    "burstgpt",
+    "vidur",
+    "splitwise",
+    "llmservingsim",
+    "csv",
+    "jsonl",
 ]
 
 

@@ -2,13 +2,10 @@
 
 from typing import Any
 
-from gpu_runner.server.adapters.flags import settings_of
+from gpu_runner.server.adapters.flags import KNOBS, settings_of
 from gpu_runner.server.adapters.known import Found
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.types.errors import InputError, Problem
-
-# Set by the server itself from what it has; a policy that states them is checked, the server's own choice is not.
-_LEAVES_OPEN = ("pools.layout", "cache.admit", "cache.watermark")
 
 
 def check_effect(policy: PolicySpec, found: Found) -> list[str]:
@@ -17,7 +14,8 @@ def check_effect(policy: PolicySpec, found: Found) -> list[str]:
     Raises:
         InputError: the server says another value than the policy: nothing may be credited to it.
     """
-    stated = {name: value for name, value in settings_of(policy).items() if name not in _LEAVES_OPEN}
+    knobs = KNOBS[found.kind].knobs if found.kind in KNOBS else {}
+    stated = {name: value for name, value in settings_of(policy).items() if name in knobs or name in found.settings}
     wrong = [
         Problem(name, f"the policy says {value!r}, the server says {found.settings[name]!r}; it did not take effect")
         for name, value in stated.items()

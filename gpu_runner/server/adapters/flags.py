@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scheduler_core.policies.manifests import manifest_of
 from scheduler_core.spec.policy import SECTIONS, PolicySpec
 from scheduler_core.types.errors import InputError, Problem
 
@@ -70,8 +71,6 @@ SGLANG = Knobs(
     },
 )
 KNOBS = {"vllm": VLLM, "sglang": SGLANG}
-# What every server does in one way only, so that a policy that says the same needs no flag.
-_FIXED = {"pools.layout": "single", "cache.admit": "known", "cache.watermark": 0.0, "batch.long_prefill_cap": 0}
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def to_flags(policy: PolicySpec, server: str) -> Flags:
         cannot["policy"] = f"{server} batches by its own rules ({known.presets[0]}), not by {policy.policy}"
     for setting, value in settings.items():
         knob = known.knobs.get(setting)
-        words = _words(knob, setting, value)
+        words = _words(knob, setting, value, policy.policy)
         if words is None:
             cannot[setting] = f"{server} has no flag for {value!r}"
         else:
@@ -104,10 +103,11 @@ def to_flags(policy: PolicySpec, server: str) -> Flags:
     return Flags(tuple(arguments), cannot)
 
 
-def _words(knob: Knob | None, setting: str, value: Any) -> list[str] | None:
+def _words(knob: Knob | None, setting: str, value: Any, preset: str) -> list[str] | None:
+    """The arguments for one setting; none where the server has no knob and the preset is its own way already."""
     if knob is None:
-        return [] if _FIXED.get(setting) == value else None
-    if knob.words is not None and knob.flag and value not in knob.words and setting == "batch.queue_limit":
+        return [] if settings_of(manifest_of(preset).defaults).get(setting) == value else None
+    if knob.words is not None and value not in knob.words and setting == "batch.queue_limit":
         return [knob.flag, str(value)]
     return knob.arguments(value)
 

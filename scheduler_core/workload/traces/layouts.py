@@ -36,7 +36,8 @@ class Layout:
     """How one format is read.
 
     ``whole_times``: a fraction in the arrival column means another format. ``exact_blocks``: a row has exactly
-    ``ceil(prompt / block_size)`` block ids, else at most that many. ``ones`` are columns that must hold 1.
+    ``ceil(prompt / block_size)`` block ids, else at most that many. ``ones`` are columns that must hold 1,
+    ``needs`` columns by which the format is told from others and which are not read.
     ``attribution`` is shown wherever something computed from such a file is.
     """
 
@@ -50,6 +51,7 @@ class Layout:
     timed: bool = True
     chat: Chat | None = None
     ones: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     attribution: str = ""
 
     @property
@@ -73,6 +75,7 @@ class Layout:
         names = [columns.arrival] if self.timed else []
         names += [columns.prompt_tokens, columns.output_tokens, *self.ones]
         names += [name for name in (columns.tenant, columns.tier, columns.session, columns.prefix_blocks) if name]
+        names += self.needs
         if self.chat is not None:
             names += [self.chat.own, self.chat.parent, self.chat.turn]
         return names
@@ -100,6 +103,14 @@ NAMED = {
             _AZURE,
             "zoned clock",
             attribution="Azure Public Dataset, Azure LLM inference trace 2024 (DynamoLLM, HPCA 2025), CC-BY 4.0",
+        ),
+        Layout(
+            "azure-2025",
+            "csv",
+            _AZURE,
+            "zoned clock",
+            needs=("NumImages",),
+            attribution="Azure Public Dataset, Azure LMM inference trace 2025 (ModServe, SoCC 2025), CC-BY 4.0",
         ),
         Layout(
             "mooncake",
@@ -137,6 +148,13 @@ NAMED = {
             "s",
             ones=("batch_size",),
             attribution="splitwise-sim trace form, github.com/Mutinifni/splitwise-sim, MIT",
+        ),
+        Layout(
+            "llmservingsim",
+            "jsonl",
+            Columns(arrival="arrival_time_ns", prompt_tokens="input_toks", output_tokens="output_toks"),
+            "ns",
+            attribution="LLMServingSim workload form, github.com/casys-kaist/LLMServingSim, MIT",
         ),
     )
 }

@@ -1,0 +1,43 @@
+"""Trace files out of logs."""
+
+import json
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.output import say
+from headway.config import config_file
+
+
+def convert(
+    log: Annotated[Path, typer.Argument(help="Log file.")],
+    trace: Annotated[Path, typer.Argument(help="Trace file to write, JSON lines.")],
+    *,
+    kind: Annotated[str, typer.Option("--from", help="otlp (GenAI spans) or litellm (gateway log).")],
+) -> None:
+    """Make a trace of a log. Prompt text becomes salted block identities and never leaves this machine."""
+    from scheduler_core.files import whole
+    from scheduler_core.workload.logs.readers import BLOCK_SIZE, read_log
+
+    found = read_log(log, kind, salt=_salt())
+    with whole(trace) as unfinished:
+        unfinished.write_text("".join(f"{line}\n" for line in found.lines()), encoding="utf-8")
+    for reason, count in found.skipped.items():
+        say(f"left out: {count} {reason}")
+    say(f"wrote {len(found.requests)} requests to {trace}")
+    setting = {"file": str(trace), "format": "jsonl", "time_unit": "s", "columns": found.columns}
+    if "prefix_blocks" in found.columns:
+        setting["block_size"] = BLOCK_SIZE
+    print(f"trace: {json.dumps(setting)}")
+
+
+def _salt() -> bytes:
+    """This person's own, made once: the same text has the same identity in all of their traces, and nowhere else."""
+    path = config_file().with_name("trace-salt")
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_bytes(secrets.token_bytes(32))
+    return path.read_bytes()

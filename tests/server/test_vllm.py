@@ -1,0 +1,87 @@
+"""A real vLLM server on this machine's CPU, launched by the run: two step budgets, settings read back, a verdict.
+
+Needs ``HEADWAY_VLLM_PYTHON`` (an interpreter that has vLLM) and ``HEADWAY_VLLM_MODEL`` (a folder with a small model).
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.play import play
+from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.parse import parse
+
+PYTHON, MODEL = os.environ.get("HEADWAY_VLLM_PYTHON", ""), os.environ.get("HEADWAY_VLLM_MODEL", "")
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(not (PYTHON and MODEL), reason="HEADWAY_VLLM_PYTHON and HEADWAY_VLLM_MODEL name no vLLM"),
+    pytest.mark.timeout(1500),
+]
+ENV = {
+    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_SERVER_DEV_MODE": "1",
+}  # fmt: skip
+
+
+@pytest.fixture
+def launch_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    command = [
+        PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", MODEL, "--served-model-name", "small",
+        "--dtype", "bfloat16", "--host", "127.0.0.1", "--port", "{port}", "--max-model-len", "1024", "--enforce-eager",
+    ]  # fmt: skip
+    template = {"server": "vllm", "command": command, "env": ENV, "ready_s": 900}
+    path = tmp_path / "launch.yaml"
+    path.write_text(json.dumps({"templates": {"cpu": template}}))
+    monkeypatch.setenv("HEADWAY_LAUNCH_FILE", str(path))
+    return path
+
+
+def experiment(**changes: Any) -> ExperimentSpec:
+    form: dict[str, Any] = {
+        "name": "step budgets of a real server",
+        "workload": {
+            "arrivals": {"constant": {"rate_rps": 1.0}},
+            "lengths": {"prompt": {"uniform": {"low": 64, "high": 300}}, "output": {"fixed": 12}},
+            "requests": 20,
+        },
+        "target": {"server": {"launch": "cpu", "client": {"self_test_s": 0, "late_ms": 10_000}}},
+        "arms": {
+            f"budget-{budget}": {
+                "policy": "vllm_v1",
+                "batch": {"token_budget": budget, "size": 16},
+                "cache": {"block_size": 128},
+            }
+            for budget in (1024, 256)
+        },
+        "baseline": "budget-1024",
+        "repeats": 1,
+        "run_limit_s": 1200,
+    }  # fmt: skip
+    return parse(ExperimentSpec, form | changes)
+
+
+def test_two_step_budgets_of_a_real_server(launch_file: Path, tmp_path: Path) -> None:
+    played = play(experiment(), base=tmp_path, on_step=lambda step: None, evidence=tmp_path / "kept")
+    assert not played.failures, played.failures
+    for run in played.runs:
+        assert run.audit.passed, run.audit.violations
+        assert run.outcomes["finished"] == 20 and run.output_tokens == 20 * 12
+        assert run.deployment["server"] == "vllm" and run.deployment["version"]
+        budget = 1024 if run.arm == "budget-1024" else 256
+        assert run.deployment["settings.batch.token_budget"] == budget
+        assert any(f"read back from the server: cache.block_size 128, batch.size 16, batch.token_budget {budget}"
+                   in note for note in run.fingerprint["notes"]), run.fingerprint["notes"]  # fmt: skip
+        assert "prefix cache: emptied before the run, and prompts are salted per run" in run.fingerprint["notes"]
+        figures = run.metrics
+        assert figures["model_load_ms"].value is not None and figures["model_load_ms"].value > 1000
+        assert figures["running_max"].value is not None and figures["running_max"].value >= 1
+        assert figures["hit_rate"].value == 0.0
+        # The server's own clock starts later and ends earlier than the client's.
+        ttft, prefill = figures["ttft_mean_ms"].value, figures["prefill_mean_ms"].value
+        assert ttft is not None and prefill is not None and 0 < prefill <= ttft * 1.05
+        assert not [note for note in run.fingerprint["notes"] if "the server counted" in note]
+    assert played.verdict is not None and played.verdict.comparisons[0].comparable, played.verdict
+    assert played.verdict.comparisons[0].decision is not None

@@ -1,0 +1,112 @@
+"""Logs of spans and gateways as traces: counts, times, sharing, and no text left over."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_core.spec.workload import Trace
+from scheduler_core.types.errors import InputError
+from scheduler_core.workload.logs.hashing import text_blocks
+from scheduler_core.workload.logs.readers import read_log
+from scheduler_core.workload.traces.reader import read_trace
+
+SALT = b"s" * 32
+
+
+def attribute(key: str, value: Any) -> dict[str, Any]:
+    kind = "intValue" if isinstance(value, int) else "stringValue"
+    return {"key": key, "value": {kind: str(value)}}
+
+
+def span(start_ns: int, prompt: int, output: int, text: str = "", conversation: str = "") -> dict[str, Any]:
+    said = {"gen_ai.usage.input_tokens": prompt, "gen_ai.usage.output_tokens": output}
+    return {
+        "startTimeUnixNano": str(start_ns),
+        "attributes": [
+            *(attribute(key, value) for key, value in said.items()),
+            attribute("gen_ai.prompt", text),
+            attribute("gen_ai.conversation.id", conversation),
+        ],
+    }
+
+
+def otlp(*spans: dict[str, Any]) -> dict[str, Any]:
+    resource = {"attributes": [attribute("service.name", "shop")]}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": list(spans)}]}]}
+
+
+def test_spans_become_a_trace_that_reads_back(tmp_path: Path) -> None:
+    """Two calls 1.5 s apart with 32 tokens of shared text of 64: two shared blocks of 16, two of their own."""
+    shared, one, two = "a" * 128, "b" * 128, "c" * 128
+    http = {"startTimeUnixNano": "1", "attributes": []}
+    data = otlp(span(2_500_000_000, 64, 9, shared + two, "c1"), http, span(1_000_000_000, 64, 5, shared + one, "c1"))
+    (tmp_path / "spans.json").write_text(json.dumps(data))
+    found = read_log(tmp_path / "spans.json", "otlp", salt=SALT)
+    assert found.skipped == {"spans without token counts": 1}
+    first, second = (request.blocks for request in found.requests)
+    assert len(first) == len(second) == 4
+    assert first[:2] == second[:2] and first[2] != second[2]
+    out = tmp_path / "trace.jsonl"
+    out.write_text("\n".join(found.lines()) + "\n")
+    assert "aaaa" not in out.read_text()
+    form = {"file": "x", "format": "jsonl", "time_unit": "s", "columns": found.columns, "block_size": 16}
+    trace = read_trace(out, Trace.model_validate(form))
+    assert len(trace) == 2 and trace.span_ns == 1_500_000_000
+
+
+def test_gateway_rows_keep_failures_without_output(tmp_path: Path) -> None:
+    rows = [
+        {"startTime": 100.0, "prompt_tokens": 10, "completion_tokens": 4, "status": "success",
+         "messages": [{"role": "user", "content": "hi"}], "metadata": {"user_api_key_team_alias": "search"}},
+        {"startTime": "1970-01-01T00:01:41Z", "prompt_tokens": 7, "completion_tokens": 0, "status": "failure"},
+        {"startTime": 102.0, "prompt_tokens": "many", "completion_tokens": 1},
+        {"note": "no request"},
+    ]  # fmt: skip
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    found = read_log(path, "litellm", salt=SALT)
+    assert [(r.arrival_ns // 10**9, r.prompt_tokens, r.output_tokens) for r in found.requests] == [
+        (100, 10, 4),
+        (101, 7, 0),
+    ]
+    assert found.requests[0].tenant == "search"
+    assert found.skipped == {"rows whose prompt_tokens is no number": 1, "rows without startTime": 1}
+
+
+def test_without_the_salt_nothing_can_be_confirmed() -> None:
+    text = "the quick brown fox " * 20
+    mine = text_blocks(text, prompt_tokens=64, block_size=16, salt=b"mine")
+    assert mine == text_blocks(text, prompt_tokens=64, block_size=16, salt=b"mine")
+    assert not set(mine) & set(text_blocks(text, prompt_tokens=64, block_size=16, salt=b"theirs"))
+    assert text_blocks(text, prompt_tokens=15, block_size=16, salt=b"mine") == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "words"),
+    [
+        ("{}", "otlp", "holds no usable request"),
+        ("{", "litellm", "line 1"),
+        ("{}", "csv", "is not one of otlp, litellm"),
+    ],
+)
+def test_what_is_no_such_log_is_refused(content: str, kind: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(content)
+    with pytest.raises(InputError, match=words):
+        read_log(tmp_path / "f", kind, salt=SALT)
+
+
+def test_azure_2025_is_told_from_2024_by_its_images(tmp_path: Path) -> None:
+    head = "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens"
+    text = f"{head}\n2024-10-15T12:00:00.269Z,1,300,7\n2024-10-15T12:00:01.269Z,0,20,3\n"
+    (tmp_path / "a.csv").write_text(text)
+    trace = read_trace(tmp_path / "a.csv", Trace.model_validate({"file": "x"}))
+    assert trace.format == "azure-2025" and trace.span_ns == 10**9
+
+
+def test_llmservingsim_counts_nanoseconds(tmp_path: Path) -> None:
+    rows = [{"input_toks": 5, "output_toks": 2, "arrival_time_ns": n * 10**8} for n in range(3)]
+    (tmp_path / "w.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    trace = read_trace(tmp_path / "w.jsonl", Trace.model_validate({"file": "x"}))
+    assert trace.format == "llmservingsim" and trace.span_ns == 2 * 10**8
