@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from bench import harness
+from bench.peers import serving
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.settings import EngineSettings
 from scheduler_core.drive.driver import Driver
@@ -193,8 +194,10 @@ def evidence_overhead(played: Played) -> float:
     return played.observer.evidence_ns / span
 
 
-def measure(shapes: list[str], *, share: float, repeats: int) -> dict[str, Any]:
-    """The figures of ``shapes`` in both number formats, the best of ``repeats``."""
+def measure(shapes: list[str], *, share: float, repeats: int, peers: bool = False) -> dict[str, Any]:
+    """The figures of ``shapes`` in both number formats, the best of ``repeats``; with ``peers`` beside vLLM's engine,
+    where `bench.peers.process.VLLM` names its interpreter.
+    """
     figures: dict[str, Any] = {"requests_count": {name: SHAPES[name][1] for name in shapes}, "length_share": share}
     bandwidth = read_bandwidth_gb_per_s()
     figures["read_bandwidth_gb_per_s"] = round(bandwidth, 1)
@@ -205,6 +208,12 @@ def measure(shapes: list[str], *, share: float, repeats: int) -> dict[str, Any]:
             count = SHAPES[shape][1]
             runs = [play(executor, requests(count, share=share), size=count) for _ in range(repeats)]
             figures[f"tokens_per_cpu_s_{shape}_{dtype}"] = round(max(run.output_tokens / run.cpu_s for run in runs), 1)
+            if peers:
+                figures[f"beside_{shape}_{dtype}"] = serving.beside(
+                    SHAPES[shape][0], DTYPES[dtype],
+                    [(request.prompt_tokens, request.output_tokens) for request in requests(count, share=share)],
+                    ours=figures[f"tokens_per_cpu_s_{shape}_{dtype}"], size=count, budget=BUDGET,
+                )  # fmt: skip
             figures[f"wall_s_{shape}_{dtype}"] = round(min(run.wall_s for run in runs), 2)
             limit = share_of_limit(executor, bandwidth, batch=count, context=360)
             figures[f"share_of_limit_decode_{shape}_{dtype}_share"] = round(limit, 3)
@@ -224,7 +233,7 @@ def quick() -> harness.Figures:
 
 def full() -> harness.Figures:
     """All shapes at full lengths, the best of three."""
-    return measure(list(SHAPES), share=1.0, repeats=3)
+    return measure(list(SHAPES), share=1.0, repeats=3, peers=True)
 
 
 if __name__ == "__main__":
