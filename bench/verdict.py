@@ -12,8 +12,11 @@ from typing import Any
 
 from bench import harness
 from bench.cases.effects import DRIFT_SHARE, EFFECTS, PAIRS, RESIDUAL_SHARE, Effect, answer, experiment, run
+from headway.play import play
 from scheduler_core.evidence.finalise import finalise
 from scheduler_core.evidence.schema import RunSummary
+from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.parse import parse
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.records import Admitted, Arrived, Finished, Record, RunFinished, RunStarted, Step
 from scheduler_core.verdict.decide import decide
@@ -21,9 +24,15 @@ from scheduler_core.verdict.schema import Comparison
 
 AA_COMPARISONS = 200
 POOL_RUNS = 200
+TORCH_COMPARISONS = 20
+TORCH_WORKLOAD = {
+    "arrivals": {"constant": {"rate_rps": 400}},
+    "lengths": {"prompt": {"fixed": 24}, "output": {"fixed": 4}},
+    "requests": 24,
+}
 COUNTS = frozenset(
     {"aa_labels_other_than_same", "aa_comparisons", "effect_trials", "effect_3pct_right", "effect_10pct_right",
-     "stall_right", "dropper_wins", "right_by_effect"}
+     "stall_right", "dropper_wins", "right_by_effect", "aa_torch_labels_other_than_same", "aa_torch_comparisons"}
 )  # fmt: skip
 AA = Effect("A against A", ("reject", "tune"), {"primary": "e2e_p50_ms", "better_by": 0.05, "guard": {}},
             workload={"requests": 60})  # fmt: skip
@@ -35,8 +44,16 @@ def quick() -> dict[str, Any]:
 
 
 def full() -> dict[str, Any]:
-    """A against A with fresh runs for each comparison; twenty trials of each effect; a run of a million requests."""
-    return {**_false_alarms(AA_COMPARISONS * 2 * PAIRS), **_effects(20), **_speed(), **_million(), "noise": _noise()}
+    """A against A with fresh runs for each comparison, on the model and on kernels; twenty trials of each effect; a run
+    of a million requests."""
+    return {
+        **_false_alarms(AA_COMPARISONS * 2 * PAIRS),
+        **_torch_false_alarms(),
+        **_effects(20),
+        **_speed(),
+        **_million(),
+        "noise": _noise(),
+    }
 
 
 def _noise() -> dict[str, float]:
@@ -58,6 +75,24 @@ def _false_alarms(pool_runs: int) -> dict[str, Any]:
         "aa_labels_other_than_same": sum(label != "same" for label in labels),
         "aa_comparisons": len(labels),
         "aa_runs": {"pool_runs": pool_runs, "fresh": fresh},
+    }
+
+
+def _torch_false_alarms(comparisons: int = TORCH_COMPARISONS) -> dict[str, Any]:
+    """Labels other than "same" in comparisons of equal arms on real kernels, small shapes, at 5 %: interleaved runs of
+    one experiment, taken five pairs at a time."""
+    form = {**experiment(AA).canonical(), "target": {"torch": {"model": "tiny", "threads": 1}},
+            "workload": TORCH_WORKLOAD, "repeats": comparisons * PAIRS}  # fmt: skip
+    spec = parse(ExperimentSpec, form)
+    played = play(spec, base=Path.cwd(), on_step=lambda step: None)
+    labels = []
+    for comparison in range(comparisons):
+        repeats = range(comparison * PAIRS, (comparison + 1) * PAIRS)
+        chosen = [run for run in played.runs if run.repeat in repeats]
+        labels.append(decide(spec, chosen).comparisons[0].gates[0].label)
+    return {
+        "aa_torch_labels_other_than_same": sum(label != "same" for label in labels),
+        "aa_torch_comparisons": len(labels),
     }
 
 
