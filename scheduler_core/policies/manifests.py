@@ -141,6 +141,7 @@ VLLM_V1 = Manifest(
         **described("cache", "watermark", "admit"),
         **_QUEUE,
         **described("predict"),
+        **described("feedback"),
         "batch.chunked_prefill": "Whether a prompt may be computed over several steps.",
         "batch.long_prefill_cap": "Most prompt tokens a request gets in a step while others are there. 0: no cap.",
     },

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import cast
 
+from scheduler_core.policies.feedback import with_feedback
 from scheduler_core.policies.gatekeeper import with_gate
 from scheduler_core.policies.manifests import manifest_of, resolve
 from scheduler_core.policies.ordering import with_order
@@ -183,8 +184,9 @@ def build_policy(spec: PolicySpec, capacity: Capacity) -> PolicySet:
     module, _, function = manifest_of(full.policy).builder.partition(":")
     builder = cast(Callable[[PolicySpec, Limits], PolicySet], getattr(import_module(module), function))
     policy = with_predictor(builder(full, _limits(full, capacity)), full)
-    ordered = with_gate(with_order(with_memory_rule(policy, full), full), full)
-    return with_pool(ordered, full, capacity.profile)
+    for add in (with_memory_rule, with_order, with_gate, with_feedback):
+        policy = add(policy, full)
+    return with_pool(policy, full, capacity.profile)
 
 
 def build_instance(spec: PolicySpec, capacity: Capacity) -> Instance:

@@ -179,6 +179,19 @@ class AdmissionSection(Spec):
     )
 
 
+class FeedbackSection(Spec):
+    """Feedback: what a policy adapts to the last rounds. Nothing set: nothing, for a comparison of off and on."""
+
+    step_ms: PositiveFloat | None = Field(
+        None,
+        description="Adaptive chunk: prompt tokens beside decodes shrink by a quarter after a step longer than this, "
+        "and grow by a sixteenth of the budget after one that was not.",
+    )
+    lag: PositiveInt | None = Field(
+        None, le=1000, description="The newest round that may be looked at ended this many rounds ago. Absent: 1."
+    )
+
+
 class PredictSection(Spec):
     """Prediction of output lengths, which no policy can see."""
 
@@ -266,6 +279,7 @@ class PolicySpec(Spec):
     batch: BatchSection = BatchSection()
     predict: PredictSection = PredictSection()
     admission: AdmissionSection = AdmissionSection()
+    feedback: FeedbackSection = FeedbackSection()
     pools: PoolsSection = PoolsSection()
     execution: ExecutionSection = ExecutionSection()
 
@@ -276,4 +290,4 @@ LEAVES_ONLY = ("fifo", "cost")
 PREFIX_ORDERS = ("longest_prefix", "prefix_tree")
 """Orders of waiting requests that look at the prefix cache."""
 
-SECTIONS = ("order", "cache", "batch", "predict", "admission", "pools", "execution")
+SECTIONS = ("order", "cache", "batch", "predict", "admission", "feedback", "pools", "execution")

@@ -12,6 +12,7 @@ LAYERS = {
     "batch": "layer 3, batch and queue",
     "predict": "prediction",
     "admission": "admission",
+    "feedback": "feedback",
     "pools": "layer 4, pools",
     "execution": "execution, what runs beside a step",
 }

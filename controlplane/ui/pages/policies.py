@@ -28,6 +28,7 @@ SECTION_TITLES = {
     "batch": "Batch and queue",
     "predict": "Prediction",
     "admission": "Admission",
+    "feedback": "Feedback",
     "pools": "Pools",
     "execution": "Execution",
 }
