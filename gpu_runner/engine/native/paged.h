@@ -62,7 +62,7 @@ static inline __attribute__((always_inline)) void NAME(weigh)(
     const float *weights, long stride, const KV *values, long dim, long count, float *out, const int rows,
     const int vectors)
 {
-    vf sum[2][4];
+    vf sum[4][4];
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int i = 0; i < vectors; i++)
             sum[r][i] = load(out + r * dim + i * VL);
@@ -91,6 +91,14 @@ static void NAME(weigh_head)(
             NAME(weigh)(weights + r * stride, stride, values + d, dim, count, out + r * dim + d, 2, 4);
         if (r < rows)
             NAME(weigh)(weights + r * stride, stride, values + d, dim, count, out + r * dim + d, 1, 4);
+    }
+    /* Narrow heads: more rows at a time, so that enough sums are under way to hide the latency of each. */
+    for (; d + 2 * VL <= dim; d += 2 * VL) {
+        long r = 0;
+        for (; r + 4 <= rows; r += 4)
+            NAME(weigh)(weights + r * stride, stride, values + d, dim, count, out + r * dim + d, 4, 2);
+        for (; r < rows; r++)
+            NAME(weigh)(weights + r * stride, stride, values + d, dim, count, out + r * dim + d, 1, 2);
     }
     for (; d < dim; d += VL)
         for (long r = 0; r < rows; r++)
