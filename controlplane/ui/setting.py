@@ -1,14 +1,16 @@
 """What the forms offer from the database and the installation."""
 
 from controlplane.access import Person
+from controlplane.endpoints.selectors import visible_to as endpoints_visible_to
 from controlplane.fleet import selectors as fleet
 from controlplane.policies import selectors as policies
 from controlplane.ui.specform.building import Setting
 from controlplane.ui.specform.shapes import Choices
 from controlplane.workloads import selectors as workloads
-from scheduler_core.policies.manifests import manifests
+from scheduler_core.policies.manifests import AS_SERVED, manifests
 from scheduler_core.spec import roofline
 from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.server import Deployment, ServerTarget
 from scheduler_core.spec.target import ModelledTarget
 from scheduler_core.spec.topology import InstanceGroup
 from scheduler_core.spec.workload import Trace, WorkloadSpec
@@ -40,11 +42,15 @@ def experiment_setting(user: Person) -> Setting:
         (name, name) for name in dict.fromkeys(fleet.profiles_visible_to(user).values_list("name", flat=True)[:MOST])
     ]
     profiles += [(name, f"{name} (public specification)") for name in roofline.names()]
-    setting.choices |= policy.choices | {
+    served = tuple((item.name, f"{item.title} ({item.name})") for item in (AS_SERVED,))
+    endpoints = [(name, name) for name in endpoints_visible_to(user).values_list("name", flat=True)[:MOST]]
+    setting.choices |= {
+        (PolicySpec, "policy"): (*policy.choices[PolicySpec, "policy"], *served),
+        **dict.fromkeys(((ServerTarget, "endpoint"), (Deployment, "endpoint")), (("", "none"), *endpoints)),
         (ModelledTarget, "profile"): (("auto", "the newest"), *profiles),
         (InstanceGroup, "profile"): (("", "that of the target"), *profiles),
     }
-    setting.refreshing, setting.presets = policy.refreshing, policy.presets
+    setting.refreshing, setting.presets = policy.refreshing, {**policy.presets, AS_SERVED.name: AS_SERVED}
     setting.saved = {WorkloadSpec: _saved_workloads(user), PolicySpec: _saved_policies(user)}
     return setting
 

@@ -3,7 +3,7 @@
 import json
 import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,7 +27,7 @@ def convert(
     for reason, count in found.skipped.items():
         say(f"left out: {count} {reason}")
     say(f"wrote {len(found.requests)} requests to {trace}")
-    setting = {"file": str(trace), "format": "jsonl", "time_unit": "s", "columns": found.columns}
+    setting: dict[str, Any] = {"file": str(trace), "format": "jsonl", "time_unit": "s", "columns": found.columns}
     if "prefix_blocks" in found.columns:
         setting["block_size"] = BLOCK_SIZE
     print(f"trace: {json.dumps(setting)}")

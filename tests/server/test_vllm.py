@@ -45,7 +45,7 @@ def experiment(**changes: Any) -> ExperimentSpec:
         "workload": {
             "arrivals": {"constant": {"rate_rps": 1.0}},
             "lengths": {"prompt": {"uniform": {"low": 64, "high": 300}}, "output": {"fixed": 12}},
-            "requests": 20,
+            "requests": 12,
         },
         "target": {"server": {"launch": "cpu", "client": {"self_test_s": 0, "late_ms": 10_000}}},
         "arms": {
@@ -68,7 +68,7 @@ def test_two_step_budgets_of_a_real_server(launch_file: Path, tmp_path: Path) ->
     assert not played.failures, played.failures
     for run in played.runs:
         assert run.audit.passed, run.audit.violations
-        assert run.outcomes["finished"] == 20 and run.output_tokens == 20 * 12
+        assert run.outcomes["finished"] == 12 and run.output_tokens == 12 * 12
         assert run.deployment["server"] == "vllm" and run.deployment["version"]
         budget = 1024 if run.arm == "budget-1024" else 256
         assert run.deployment["settings.batch.token_budget"] == budget

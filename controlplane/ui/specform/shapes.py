@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from controlplane.ui.readings import SPELLED
-from scheduler_core.spec import base, goal, policy, studies, target, topology, workload
+from scheduler_core.spec import base, goal, policy, server, studies, target, topology, workload
 
 Choices = tuple[tuple[str, str], ...]
 
@@ -61,6 +61,24 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
         more=("format", "columns", "time_unit", "block_size", "same_instant", "zero_output"),
     ),
     target.TorchTarget: Layout(more=("dtype", "threads", "weight_seed", "price_per_device_hour")),
+    server.ServerTarget: Layout(
+        more=(
+            "server",
+            "sources",
+            "api",
+            "prompts",
+            "tokenizer",
+            "vocab_size",
+            "ignore_eos",
+            "feed_back",
+            "reset_cache",
+            "warmup_requests",
+            "scrape_ms",
+            "client",
+        ),
+    ),
+    server.Deployment: Layout(more=("server", "sources")),
+    server.MetricSource: Layout(more=("query", "devices", "price_per_hour")),
     goal.GoalSpec: Layout(more=("confidence", "thresholds")),
     policy.PolicySpec: Layout(),
     studies.Dimension: Layout(more=("scale", "whole", "points")),

@@ -7,6 +7,8 @@ from gpu_runner.server.http.pool import Pool
 from gpu_runner.server.http.request import Answer, ask
 from gpu_runner.server.observe.page import Page
 
+TIMEOUT_S = 120.0  # vLLM describes its whole machine beside its settings, which takes a busy one long
+
 
 class Asking:
     """Questions to one server; a page that it does not have is None."""
@@ -17,7 +19,7 @@ class Asking:
 
     async def get(self, path: str) -> Answer | None:
         """The answer to a GET with status 200, else None. `NoAnswerError` when there is no answer at all."""
-        answer = await ask(self._pool, "GET", path, headers=self._headers)
+        answer = await ask(self._pool, "GET", path, headers=self._headers, timeout_s=TIMEOUT_S)
         return answer if answer.status == 200 else None
 
     async def json(self, path: str) -> Any:

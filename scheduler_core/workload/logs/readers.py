@@ -70,7 +70,7 @@ def otlp(objects: Iterator[Any]) -> Iterator[Row]:
             service = _attributes(resource.get("resource") or {}).get("service.name", "")
             for scope in resource.get("scopeSpans") or []:
                 for span in scope.get("spans") or []:
-                    yield lambda salt, span=span, service=service: _span(span, str(service), salt)
+                    yield partial(_span, span, str(service))
 
 
 def _span(span: Mapping[str, Any], service: str, salt: bytes) -> LoggedRequest:
@@ -95,7 +95,7 @@ def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:
     for item in holder.get("attributes") or []:
         value = item.get("value") or {}
         kind, content = next(iter(value.items()), ("", None))
-        found[str(item.get("key"))] = int(content) if kind == "intValue" else content
+        found[str(item.get("key"))] = int(str(content)) if kind == "intValue" else content
     return found
 
 
@@ -105,7 +105,7 @@ def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:
 def litellm(objects: Iterator[Any]) -> Iterator[Row]:
     """LiteLLM's standard logging payload, one JSON object a request."""
     for data in objects:
-        yield lambda salt, data=data: _payload(data, salt)
+        yield partial(_payload, data)
 
 
 def _payload(data: Any, salt: bytes) -> LoggedRequest:
