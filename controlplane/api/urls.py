@@ -61,6 +61,7 @@ urlpatterns = [
     path("runs/<str:pk>", runs.RunDetail.as_view(), name="run"),
     path("runs/<str:pk>/cancel", runs.RunCancel.as_view(), name="run-cancel"),
     path("runs/<str:pk>/retry", runs.RunRetry.as_view(), name="run-retry"),
+    path("runs/<str:pk>/fork", experiments.RunFork.as_view(), name="run-fork"),
     path("runs/<str:pk>/close", runs.RunClose.as_view(), name="run-close"),
     path("runs/<str:pk>/samples", runs.RunSamples.as_view(), name="run-samples"),
     path("runs/<str:pk>/segments", runs.RunSegments.as_view(), name="run-segments"),

@@ -32,6 +32,7 @@ class Draft:
 
     def job(self, place: Place) -> dict[str, Any]:
         """`scheduler_core.spec.job.RunJob` of one run, without run, attempt and paths."""
+        fork = self.spec.fork_job(self.policies)
         return {
             "arm": place.arm,
             "repeat": place.repeat,
@@ -39,6 +40,7 @@ class Draft:
             "target": self.spec.target.canonical(),
             "profile": None if self.profile is None else self.profile.canonical(),
             "group_profiles": {group: profile.canonical() for group, profile in self.group_profiles.items()},
+            "fork": None if fork is None else fork.canonical(),
             "tiers": {name: tier.canonical() for name, tier in self.spec.workload.tiers.items()},
             "warmup_share": self.spec.workload.warmup_share,
             "noise_seed": self.spec.noise_seed(place),

@@ -45,6 +45,7 @@ urlpatterns = [
     path("runs/<slug:run_id>/", runs.detail, name="run"),
     path("runs/<slug:run_id>/cancel/", runs.cancel, name="run-cancel"),
     path("runs/<slug:run_id>/retry/", runs.retry, name="run-retry"),
+    path("runs/<slug:run_id>/fork/", runs.fork, name="run-fork"),
     path("runs/<slug:run_id>/close/", runs.force_close, name="run-close"),
     path("runs/<slug:run_id>/artifacts/<int:pk>/", runs.artifact, name="run-artifact"),
     path("runs/<slug:run_id>/segments/<int:pk>/", runs.segment, name="run-segment"),

@@ -9,6 +9,7 @@ from gpu_runner.run.inside import InsideRun
 from gpu_runner.run.outside import OutsideRun
 from gpu_runner.run.playing import Playing
 from gpu_runner.run.progress import Progress
+from scheduler_core.drive.fork import due_from
 from scheduler_core.evidence.live import Tee
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter, read_records
@@ -22,8 +23,8 @@ from scheduler_core.spec.job import (
     SegmentMessage,
     StateMessage,
 )
-from scheduler_core.types.errors import HeadwayError
-from scheduler_core.types.time import NS_PER_MS
+from scheduler_core.types.errors import HeadwayError, InputError, Problem
+from scheduler_core.types.time import NS_PER_MS, ns_from_s
 from scheduler_core.workload.plan import ArrivalPlan
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class _Run:
         self.deadline = Deadline(stop, job.wall_limit_s)
         self.samples = 0
         self.segments: list[Path] = []
+        self.warmup_share = job.warmup_share
 
     def play(self) -> ResultMessage:
         """Starting, running, finalising."""
@@ -65,6 +67,7 @@ class _Run:
         self.emit(StateMessage(state="starting"))
         self.folder.mkdir(parents=True, exist_ok=True)
         plan = ArrivalPlan.read(Path(job.plan_file))
+        self.warmup_share = max(job.warmup_share, _before_fork(job, plan))
         playing: Playing = InsideRun(job, plan) if job.target.server is None else OutsideRun(job, plan, self.deadline)
         try:
             self._serve(plan, playing)
@@ -100,7 +103,7 @@ class _Run:
             arm=self.job.arm,
             repeat=self.job.repeat,
             tiers=self.job.tiers,
-            warmup_share=self.job.warmup_share,
+            warmup_share=self.warmup_share,
         )
         summary = playing.beside_model(summary, lambda: read_records(self.segments))
         write_json(self.folder / "summary.json", summary.canonical())
@@ -128,3 +131,14 @@ class _Run:
                 sha256=info.sha256,
             )
         )
+
+
+def _before_fork(job: RunJob, plan: ArrivalPlan) -> float:
+    """Share of the requests before the job's fork, aimed between two requests so that rounding cannot miss."""
+    if job.fork is None:
+        return 0.0
+    first = due_from(plan.requests, ns_from_s(job.fork.at_s))
+    if first >= len(plan.requests):
+        message = f"is {job.fork.at_s:g}, but no request is due from there on, so nothing could be compared"
+        raise InputError([Problem("fork.at_s", message)])
+    return (first + 0.5) / len(plan.requests) if first else 0.0

@@ -9,12 +9,15 @@ from scheduler_core.cluster.build import build_cluster
 from scheduler_core.cluster.cluster import Cluster
 from scheduler_core.drive.cluster import ClusterDriver
 from scheduler_core.drive.driver import Driver, DriveReport
+from scheduler_core.drive.fork import Switch
 from scheduler_core.drive.ports import Sink, Stop
-from scheduler_core.policies.presets import build_instance, overlap_of
+from scheduler_core.policies.presets import branch_of, build_instance, overlap_of
+from scheduler_core.spec.fork import ForkJob
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.foresight import Foresight
 from scheduler_core.types.patience import Patience
+from scheduler_core.types.time import ns_from_s
 
 
 class Plays(Protocol):
@@ -35,6 +38,7 @@ class Surroundings:
     prefix_block_size: int
     patience: Mapping[str, Patience]
     foresight: Foresight | None
+    fork: ForkJob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +51,23 @@ class Prepared:
 
 def prepare(policy: PolicySpec, target: Target, around: Surroundings) -> Prepared:
     """The loop for ``target``, its instances scheduled by the resolved ``policy``."""
-    common = {name: getattr(around, name) for name in Surroundings.__dataclass_fields__}
+    common = {name: getattr(around, name) for name in Surroundings.__dataclass_fields__ if name != "fork"}
     if target.cluster is None:
-        instance, depth = build_instance(policy, target.capacity), overlap_of(policy).steps_in_flight
-        return Prepared(Driver(instance=instance, executor=target.executor, depth=depth, **common), [])
+        return Prepared(_driver(policy, target, around.fork, common), [])
     cluster = build_cluster(policy, target.cluster.site)
     loop = ClusterDriver(cluster=cluster, executors=target.cluster.executors, **common)
     return Prepared(loop, _described(cluster))
+
+
+def _driver(policy: PolicySpec, target: Target, fork: ForkJob | None, common: dict[str, Any]) -> Driver:
+    """One instance; after a fork's common beginning ``policy`` takes over."""
+    instance = build_instance(policy if fork is None else fork.policy, target.capacity)
+    switch = None
+    if fork is not None:
+        branch = branch_of(instance.policy, fork.policy, policy, target.capacity)
+        switch = Switch(ns_from_s(fork.at_s), lambda: instance.change_policy(branch))
+    depth = overlap_of(policy).steps_in_flight
+    return Driver(instance=instance, executor=target.executor, depth=depth, switch=switch, **common)
 
 
 def _described(cluster: Cluster) -> list[dict[str, Any]]:

@@ -50,6 +50,7 @@ class InsideRun:
             prefix_block_size=self._plan.block_size,
             patience=self._job.patience(),
             foresight=foresight_of(self._policy.predict),
+            fork=self._job.fork,
         )
         prepared = prepare(self._policy, self._target, around)
         sink.write(self._started(prepared.instances))
@@ -80,6 +81,11 @@ class InsideRun:
             kv_blocks=sum(one["kv_blocks"] for one in instances) or target.capacity.kv_blocks,
             block_size=policy.cache.block_size,
             token_budget=policy.batch.token_budget or 0,
-            fingerprint=target.fingerprint,
+            fingerprint=target.fingerprint | _forked(self._job),
             instances=instances,
         )
+
+
+def _forked(job: RunJob) -> dict[str, Any]:
+    fork = job.fork
+    return {} if fork is None else {"forked_at_s": fork.at_s, "policy_before": fork.policy.digest()}

@@ -58,7 +58,8 @@ def _predicted(summary: RunSummary, scenario: Scenario, profile: Profile, record
     for record in records:
         if isinstance(record, Step):
             domain.take(shape_of_step(record))
-    played = overlap_of(scenario.policy) is Overlap.NONE and len(scenario.plan.requests) <= BANDED_REQUESTS
+    plain = overlap_of(scenario.policy) is Overlap.NONE and scenario.job.fork is None
+    played = plain and len(scenario.plan.requests) <= BANDED_REQUESTS
     scene = Scene(
         build=lambda: build_policy(scenario.policy, scenario.target.capacity),
         requests=scenario.plan.requests,

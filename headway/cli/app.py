@@ -2,7 +2,7 @@
 
 import typer
 
-from headway.cli import compare, demo, judge, local, profiles, remote, show, studies, sweep, traces, trust
+from headway.cli import compare, demo, fork, judge, local, profiles, remote, show, studies, sweep, traces, trust
 
 app = typer.Typer(
     help="Decide how to schedule LLM serving, with evidence.",
@@ -20,6 +20,7 @@ app.command("sweep")(sweep.sweep)
 app.command("guided")(studies.guided)
 app.command("search")(studies.search)
 app.command("study")(studies.study)
+app.command("fork")(fork.fork)
 app.command("calibrate")(local.calibrate)
 app.command("profiles")(profiles.profiles)
 trace.command("inspect")(local.trace_inspect)

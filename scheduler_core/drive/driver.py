@@ -7,6 +7,7 @@ from typing import Protocol
 
 from scheduler_core.drive.agenda import Agenda
 from scheduler_core.drive.cuts import ARRIVE, cut
+from scheduler_core.drive.fork import Switch
 from scheduler_core.drive.ports import Executor, Sink, Stop
 from scheduler_core.drive.writing import arrived_record, finished_record, step_record
 from scheduler_core.request.spec import RequestSpec
@@ -71,7 +72,7 @@ class Driver:
     ``cancels`` are (request index, time) at which its client gives up, beside those of the plan. ``patience`` has the
     time limits of tiers, ``foresight`` what a study announces of output lengths. ``prefix_block_size`` is that of the
     arrival plan. The laws are checked every ``law_interval`` steps and at the end. With ``keep_digests`` the report
-    carries every plan's digest, for comparing two runs step by step.
+    carries every plan's digest, for comparing two runs step by step. ``switch`` changes the rules at a moment.
     """
 
     instance: Schedulable
@@ -87,6 +88,7 @@ class Driver:
     law_interval: int = 64
     keep_digests: bool = False
     depth: int = 1
+    switch: Switch | None = None
     _agenda: Agenda = field(init=False)
     _tokens: dict[int, list[int]] = field(init=False, default_factory=dict)
     _outcomes: dict[str, int] = field(init=False, default_factory=dict)
@@ -117,6 +119,9 @@ class Driver:
                 reason = f"{self._failures} steps failed in a row"
                 return self._end(complete=False, reason=reason, outcome=Outcome.FAILED)
             now = self._up_to_now()
+            if self.switch is not None and now >= self.switch.at_ns:
+                self.switch.change()
+                self.switch = None
             if len(self._flight) < self.depth and self._launch(now) and len(self._flight) < self.depth:
                 continue
             if self._flight:
@@ -175,7 +180,9 @@ class Driver:
 
     def _idle(self, now_ns: Ns) -> None:
         self._turn_ns = None
-        times = [at for at in (self._agenda.next_ns(), self.instance.next_wakeup(now_ns)) if at is not None]
+        switch_ns = None if self.switch is None else self.switch.at_ns
+        due = (self._agenda.next_ns(), self.instance.next_wakeup(now_ns), switch_ns)
+        times = [at for at in due if at is not None]
         if not times and self._ended < self._total:
             raise ExecutorError(f"{self._total - self._ended} requests are open, but nothing is due any more")
         if times and self.executor.wait(min(times)) is not None:

@@ -4,13 +4,14 @@ A package adds policies with an entry point in the group ``headway.policies`` th
 """
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
 from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.fork import check_fork
 from scheduler_core.spec.policy import LEAVES_ONLY, SECTIONS, ExecutionSection, PolicySpec, PoolsSection
 from scheduler_core.spec.target import Profile, TargetSpec
 from scheduler_core.spec.topology import Topology
@@ -477,6 +478,22 @@ def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, Pol
             resolved[name] = check_playable(policy, spec.target, profile)
         except InputError as error:
             problems += [Problem(f"arms.{name}.{item.where}".rstrip("."), item.message) for item in error.problems]
+    problems += _fork_problems(spec, resolved)
     if problems:
         raise InputError(problems)
     return resolved
+
+
+def _fork_problems(spec: ExperimentSpec, resolved: Mapping[str, PolicySpec]) -> list[Problem]:
+    trunk = resolved.get(spec.baseline)
+    if spec.fork is None or trunk is None:
+        return []
+    if spec.target.modelled is None or spec.target.topology is not None:
+        return [Problem("fork", "needs one modelled instance: only there is a beginning the same run every time")]
+    problems: list[Problem] = []
+    for name, policy in resolved.items():
+        try:
+            check_fork(trunk, policy)
+        except InputError as error:
+            problems += [Problem(f"arms.{name}.{item.where}", item.message) for item in error.problems]
+    return problems

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
 from scheduler_core.policies.feedback import with_feedback
 from scheduler_core.policies.gatekeeper import with_gate
@@ -35,7 +35,7 @@ from scheduler_core.policies.vtc import VirtualTokenCounter
 from scheduler_core.sched.decisions import Place, Publish, Retain
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.policy import DEFAULT_PREFILL_TOKEN_NS, Limits, PolicySet
-from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.policy import SECTIONS, PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.overlap import Overlap
@@ -195,6 +195,32 @@ def build_instance(spec: PolicySpec, capacity: Capacity) -> Instance:
     return Instance(
         build_policy(spec, capacity), depth=overlap.steps_in_flight, plan_on_promises=overlap.plans_on_promises
     )
+
+
+_ORDERING = (
+    "order", "arrange", "victim", "slots", "requeue", "account", "watch", "starvation_ns", "predictor", "observers",
+    "gate",
+)  # fmt: skip
+
+
+def branch_of(running: PolicySet, trunk: PolicySpec, branch: PolicySpec, capacity: Capacity) -> PolicySet:
+    """The policy of ``branch`` for an instance that runs by ``running``, built from ``trunk``.
+
+    Parts that decide about order and entry and have learned from what happened go on while no setting of theirs changes; others
+    begin anew.
+    """
+    old, new = resolve(trunk), resolve(branch)
+    if old == new:
+        return running
+    built = build_policy(branch, capacity)
+    if any(getattr(old, section) != getattr(new, section) for section in SECTIONS if section not in ("cache", "batch")):
+        return built
+    kept: dict[str, Any] = {name: getattr(running, name) for name in _ORDERING}
+    if old.cache.admit == new.cache.admit:
+        kept["reserve"] = running.reserve
+    if cast(object, running.admission) is running.watch:
+        kept["admission"] = running.admission
+    return replace(built, **kept)
 
 
 def overlap_of(spec: PolicySpec) -> Overlap:

@@ -8,6 +8,7 @@ from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.aging import AgedQueue, HeldQueue, queue_of
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.commit import commit, end, release_batch
+from scheduler_core.sched.decisions import Place
 from scheduler_core.sched.gate import Disposal, Gate, GateAnswer, gated_record
 from scheduler_core.sched.laws import check_conservation, check_liveness, check_residence
 from scheduler_core.sched.memory import BlockMemory, blocks_for
@@ -91,6 +92,26 @@ class Instance:
     def close_arrivals(self) -> None:
         """No request will arrive any more, so nothing is worth waiting for."""
         self._state.arrivals_over = True
+
+    def change_policy(self, policy: PolicySet) -> None:
+        """Decide by ``policy`` from the next plan on; requests and blocks stay where they are. O(waiting log waiting).
+
+        The queue keeps its order if the policy has the same parts for it, else it is ordered anew; a new account is
+        told of everybody who is there.
+
+        Raises:
+            CallerError: the pool would have to be another one.
+        """
+        state, old = self._state, self.policy
+        if _pool_of(policy) != _pool_of(old):
+            raise CallerError("a policy that needs another pool cannot take over a running instance")
+        if _queueing_of(policy) != _queueing_of(old):
+            self._queue_anew(policy)
+        if policy.account is not None and policy.account is not old.account:
+            for request in state.requests.values():
+                policy.account.arrived(request, state.waiting.tenants())
+        self.policy = policy
+        self._builder = StepBuilder(state, policy)
 
     def plan(self, now_ns: Ns) -> Planned | None:
         """The next step to launch, or None when there is nothing to do now; see `next_wakeup`.
@@ -284,6 +305,17 @@ class Instance:
             state.records.append(gated_record(answer))
         return answer
 
+    def _queue_anew(self, policy: PolicySet) -> None:
+        state = self._state
+        waiting, state.waiting = list(state.waiting), queue_of(policy)
+        state.aged = state.waiting if isinstance(state.waiting, AgedQueue) else None
+        fronts = [request for request in waiting if request.preemptions and policy.requeue is Place.FRONT]
+        for request in waiting:
+            if request not in fronts:
+                state.waiting.push(request, policy.order.key(request))
+        for request in reversed(fronts):
+            state.waiting.push_front(request)
+
     def _refuse(self, spec: RequestSpec) -> tuple[Reject, int, int] | None:
         limits = self.policy.limits
         if spec.prompt_tokens >= limits.model_length:
@@ -297,3 +329,12 @@ class Instance:
         if limits.queue_limit and len(self._state.waiting) >= limits.queue_limit:
             return Reject.QUEUE_FULL, len(self._state.waiting) + 1, limits.queue_limit
         return None
+
+
+def _pool_of(policy: PolicySet) -> tuple[object, ...]:
+    limits = policy.limits
+    return limits.kv_blocks, limits.block_size, limits.model_length, policy.prefix_cache, policy.cache, policy.publish
+
+
+def _queueing_of(policy: PolicySet) -> tuple[object, ...]:
+    return policy.order, policy.requeue, policy.account, policy.arrange, policy.starvation_ns

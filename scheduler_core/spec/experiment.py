@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from scheduler_core.spec.base import Name, Spec
+from scheduler_core.spec.fork import ForkJob, ForkSpec
 from scheduler_core.spec.goal import GoalSpec
 from scheduler_core.spec.loads import SweepSpec, at_load
 from scheduler_core.spec.policy import PolicySpec
@@ -46,6 +47,11 @@ class ExperimentSpec(Spec):
         None,
         description="Play every arm at each of these loads. The verdict then compares capacities: the primary is the "
         "highest load that meets the objectives, goal.better_by its margin, guarded by goodput per device.",
+    )
+    fork: ForkSpec | None = Field(
+        None,
+        description="Every arm plays the baseline's policy up to a moment and its own from there, and is compared from "
+        "there. On one modelled instance.",
     )
     run_limit_s: float = Field(
         600.0, gt=0, le=86_400, description="Longest a run may take before it is stopped as failed."
@@ -107,9 +113,30 @@ class ExperimentSpec(Spec):
             for number in range(len(names))
         ]
 
+    def forked(self, arm: str, changed: Any, *, at_s: float, load: float | None = None) -> dict[str, Any]:
+        """An experiment in which ``arm``, from ``at_s`` on, is set beside ``changed`` (a policy); as plain data.
+
+        ``load`` is that of a sweep's run; the fork plays the workload of that load alone.
+        """
+        return {
+            **self.canonical(),
+            "name": f"{self.name[:40].rstrip()} forked at {at_s:g} s"[:64].rstrip(),
+            "workload": self.workload_at(load).canonical(),
+            "arms": {"as-it-was": self.arms[arm].canonical(), "changed": changed},
+            "baseline": "as-it-was",
+            "goal": {**self.goal.canonical(), "looks": []},
+            "sweep": None,
+            "fork": {"at_s": at_s},
+        }
+
+    def fork_job(self, policies: Mapping[str, PolicySpec]) -> ForkJob | None:
+        """The common beginning of all runs; ``policies`` are the arms' resolved ones. None without a fork."""
+        return None if self.fork is None else ForkJob(at_s=self.fork.at_s, policy=policies[self.baseline])
+
     def noise_seed(self, place: Place) -> int:
         """Seed of a modelled run's noise: its own for every run, since between-run drift is independent of the arm."""
-        text = f"{self.workload.seed}|{place.arm}|{place.repeat}"
+        arm = "" if self.fork is not None else place.arm  # arms of a fork have their beginning in common
+        text = f"{self.workload.seed}|{arm}|{place.repeat}"
         if place.load is not None:
             text += f"|{place.load:g}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

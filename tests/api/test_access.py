@@ -94,7 +94,7 @@ def test_the_table_of_protected_views_is_complete(world: World) -> None:
     """A view that changes an existing object is listed above; views that only make new objects need no owner."""
     creating = {
         "datasets", "dataset-inspect", "workloads", "workload-preview", "policies", "experiments", "experiment-check",
-        "experiment-clone", "profiles", "profile-calibrate", "comparisons", "endpoints",
+        "experiment-clone", "run-fork", "profiles", "profile-calibrate", "comparisons", "endpoints",
         "studies-guided", "studies-search",
     }  # fmt: skip
     changing = {name for name, _, known in _all(world) if known - {"GET"}}

@@ -23,12 +23,14 @@ from controlplane.api.fields import (
     MultipleChoiceField,
     Nothing,
     ObjectField,
+    PolicySpecField,
     VerdictField,
 )
 from controlplane.api.parsers import BoundedJSONParser, YAMLParser
-from controlplane.api.v1.runs import RunOut
+from controlplane.api.v1.runs import RunOut, run_for
 from controlplane.experiments import selectors, services
 from controlplane.experiments.exports import EXPERIMENT_EXPORTS, export_text
+from controlplane.experiments.forking import fork_run
 from controlplane.experiments.models import Experiment
 from scheduler_core.spec.experiment import ExperimentSpec
 
@@ -219,6 +221,24 @@ class ExperimentClone(ApiView):
         data = {**services.clone_spec(original), **self.read(CloneIn).get("changes", {})}
         experiment = services.submit_experiment(owner=self.person, data=data, cloned_from=original)
         return _created(request, experiment)
+
+
+class ForkIn(Input):
+    """The moment and the policy that takes over there."""
+
+    at_s = serializers.FloatField(min_value=0.000001, max_value=1e9, help_text="The moment, in seconds of the run.")
+    policy = PolicySpecField(help_text="From there on; only rules that need no other pool or preset may differ.")
+
+
+class RunFork(ApiView):
+    """A modelled run, changed at a moment, beside itself unchanged."""
+
+    @extend_schema(operation_id="runs_fork", tags=["runs"], request=ForkIn, responses={201: ExperimentDetailOut})
+    def post(self, request: Request, pk: str) -> Response:
+        """Submit an experiment whose arms share the run's beginning up to a moment; 409 when it cannot be forked."""
+        run = run_for(request, pk)
+        data = self.read(ForkIn)
+        return _created(request, fork_run(owner=self.person, run=run, at_s=data["at_s"], policy=data["policy"]))
 
 
 class ExperimentExport(ApiView):

@@ -2,25 +2,29 @@
 
 from typing import Any
 
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db.models import Q, QuerySet
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.shortcuts import get_object_or_404, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.access import may_change, require_person
 from controlplane.evidence import exports
 from controlplane.evidence.models import Artifact, Segment
+from controlplane.experiments import forking
 from controlplane.runs import selectors, services
 from controlplane.runs.lifecycle import LEASED_STATES, TERMINAL_STATES, WAITING_STATES, State
 from controlplane.runs.models import Run
-from controlplane.ui.acting import act
+from controlplane.ui.acting import REFUSALS, act
 from controlplane.ui.charts import chart_data, groups_of
 from controlplane.ui.editor import without_empty
 from controlplane.ui.listing import Filter, equals, listing
 from controlplane.ui.readings import metric_title
-from scheduler_core.spec.yamltext import dump_yaml
+from scheduler_core.spec.fork import ForkSpec
+from scheduler_core.spec.parse import parse
+from scheduler_core.spec.yamltext import dump_yaml, load_mapping
 
 HEADLINES = (
     "ttft_p95_ms",
@@ -88,6 +92,7 @@ def detail(request: HttpRequest, run_id: str) -> HttpResponse:
         "inputs": dump_yaml(without_empty(run.job)),
         "charts": chart_data(groups_of(run.job.get("target") or {})),
         "headlines": HEADLINES,
+        "fork": _fork_form(run),
         **_summary(run),
     }
     return render(request, "runs/detail.html", context)
@@ -107,6 +112,31 @@ def _summary(run: Run) -> dict[str, Any]:
         "audit": summary.get("audit"),
         "fingerprint": summary.get("fingerprint") or {},
     }
+
+
+def _fork_form(run: Run) -> dict[str, Any] | None:
+    """What the form that forks the run starts from; None when the run cannot be forked."""
+    if forking.why_not(run):
+        return None
+    moment = (run.summary or {}).get("duration_s") or 60
+    return {"at_s": f"{moment / 2:.3g}", "policy": dump_yaml(without_empty(forking.policy_of(run)))}
+
+
+@login_required
+@require_POST
+def fork(request: HttpRequest, run_id: str) -> HttpResponse:
+    """Queue an experiment that compares the run from a moment on with itself under changed rules."""
+    rows = selectors.visible_to(request.user).select_related("arm_run__arm__experiment")
+    run, person = get_object_or_404(rows, pk=run_id), require_person(request.user)
+    try:
+        at_s = parse(ForkSpec, {"at_s": request.POST.get("at_s", "").strip()}).at_s
+        policy = load_mapping(request.POST.get("policy", ""))
+        experiment = forking.fork_run(owner=person, run=run, at_s=at_s, policy=policy)
+    except REFUSALS as error:
+        messages.error(request, str(error))
+        return redirect("run", run.pk)
+    messages.success(request, "Forked: both runs share their beginning, and the verdict compares from there.")
+    return redirect("experiment", experiment.pk)
 
 
 @login_required
