@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from headway.cli.local import play_here
-from headway.cli.options import ExperimentFile, Json, Junit, Report
+from headway.cli.options import ExperimentFile, Json, Junit
 
 
 def fork(
@@ -20,7 +20,6 @@ def fork(
     evidence: Annotated[Path | None, typer.Option(help="Keep records and tables in this folder.")] = None,
     as_data: Json = False,
     junit: Junit = None,
-    report: Report = None,
 ) -> None:
     """Play a modelled arm to a moment, change rules there, play both on, and compare from there.
 
@@ -39,7 +38,7 @@ def fork(
     for setting in settings:
         _set(changed, setting)
     data = spec.forked(name, changed, at_s=at_s)
-    play_here(data, file, evidence=evidence, as_data=as_data, junit=junit, report=report)
+    play_here(data, file, evidence=evidence, as_data=as_data, junit=junit)
 
 
 def _set(policy: dict[str, Any], setting: str) -> None:

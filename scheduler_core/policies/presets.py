@@ -206,8 +206,8 @@ _ORDERING = (
 def branch_of(running: PolicySet, trunk: PolicySpec, branch: PolicySpec, capacity: Capacity) -> PolicySet:
     """The policy of ``branch`` for an instance that runs by ``running``, built from ``trunk``.
 
-    Parts that decide about order and entry and have learned from what happened go on while no setting of theirs changes; others
-    begin anew.
+    Parts that decide about order and entry and have learned from what happened go on while no setting of theirs
+    changes; others begin anew.
     """
     old, new = resolve(trunk), resolve(branch)
     if old == new:
