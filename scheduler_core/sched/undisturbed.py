@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Protocol
 
+from scheduler_core.kv.prefix import Hits
 from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.admission import first_length, start
@@ -31,6 +32,8 @@ _ENDED = State.ENDED
 _KNOWN = frozenset(
     {"name", "limits", "order", "shape", "chunk", "reserve", "admission", "victim", "requeue", "prefix_cache", "cache"}
 )
+
+_NOTHING: Hits = ()
 
 Served = list[tuple[LiveRequest, int, int]]
 """(request, first position, tokens) of grants outside the cohort, in their order."""
@@ -133,9 +136,14 @@ class Undisturbed:
             view.now_ns, view.budget_left = now_ns, budget - count
             if count > budget or growth > self._memory.free or self._passes(view) is not INTERLEAVED:
                 return now_ns
-            served = self._go_on(growth)
-            if served is None:
-                return now_ns
+            served: Served = []
+            if state.apart:
+                due = self._go_on(growth)
+                if due is None:
+                    return now_ns
+                served = due
+            elif growth or self._by_member:
+                self._memory.grow_cohort(cohort, growth, publish=self._by_member)
             joined = len(served)
             if view.budget_left and len(requests) > len(running) < size:
                 self._admit(served, world)
@@ -190,17 +198,18 @@ class Undisturbed:
     def _admit(self, served: Served, world: World) -> None:
         """Let waiting requests in until budget, batch or pool stops one (V-03 to V-12)."""
         state, view, memory, limits = self._state, self._view, self._memory, self._limits
-        waiting, running, size = state.waiting, state.running, limits.block_size
+        waiting, running, size, caching = state.waiting, state.running, limits.block_size, self._publishes
         passed = []
         while view.budget_left and len(running) < limits.size and (head := waiting.head()) is not None:
-            hits = memory.match(head)
-            found, known, left = len(hits), head.known, view.budget_left
-            want = known - found * size
+            hits, found, free, left = _NOTHING, 0, memory.free, view.budget_left
+            if caching and (hits := memory.match(head)):
+                found = len(hits)
+                free -= memory.idle(hits)
+            want = head.known - found * size
             length = first_length(head, want, most=self._limit(head, want, view), left=left, limits=limits)
             if not length:
                 break
             reserve = -(-self._reserve(head) // size) - found
-            free = memory.free - (memory.idle(hits) if hits else 0)
             deferral = self._admission(reserve, free - memory.pledged, view)
             if deferral is not None and deferral.skip:
                 passed.append(waiting.take())
