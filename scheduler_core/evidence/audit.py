@@ -104,6 +104,14 @@ class Audit:
     _finished: RunFinished | None = None
     _last_available: Ns = 0
 
+    @property
+    def first_violation(self) -> str | None:
+        """The first check that failed, as one line; None while all hold."""
+        if not self.violations:
+            return None
+        first = self.violations[0]
+        return f"{first.rule}, {first.where}: {first.message}"
+
     def take(self, record: Record) -> None:
         """Replay one record."""
         if isinstance(record, Step):

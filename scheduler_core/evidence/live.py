@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Protocol
 
+from scheduler_core.evidence.audit import Audit
 from scheduler_core.spec.job import PoolSample, Sample
 from scheduler_core.types.intervals import COMPUTE
 from scheduler_core.types.plan import Phase
@@ -39,7 +40,7 @@ class LiveSampler:
 
     Rates and percentiles look back over a sliding window (``window_ns``). A quiet stretch longer than the interval
     yields one sample, at the last multiple passed: nothing happened that another would show. Costs microseconds a
-    step; sorting happens only when a sample is due.
+    step; sorting happens only when a sample is due. The account of blocks, requests and tokens is audited as it goes.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class LiveSampler:
         self._resident: set[int] = set()
         self._waiting = 0
         self._preemptions = 0
+        self._account = Audit()
         self._steps: dict[int, Step] = {}
         self._groups: list[str] = []
         self._step_tokens = (0, 0)
@@ -71,6 +73,7 @@ class LiveSampler:
 
     def write(self, record: Record) -> None:
         """Fold one record; emits the sample that it makes due."""
+        self._account.take(record)
         at = record.available_ns if isinstance(record, Step) else getattr(record, "at_ns", None)
         if at is not None and at >= self._due:
             self._emit(at - at % self._interval)
@@ -171,6 +174,8 @@ class LiveSampler:
                 done=self.done,
                 preemptions=self._preemptions,
                 window_s=span_s,
+                account_checks=self._account.checks.total(),
+                account_broken=self._account.first_violation,
                 pools=self._pools(busy),
             )
         )

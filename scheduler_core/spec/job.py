@@ -183,4 +183,10 @@ class Sample(Spec):
     preemptions: int | None
     in_flight: int | None = None
     window_s: float
+    account_checks: int | None = Field(
+        None, description="Checks of the account so far: blocks, requests and tokens conserved, each in one place."
+    )
+    account_broken: str | None = Field(
+        None, description="The first check that failed: law, place (the step) and numbers. None: all hold."
+    )
     pools: dict[str, PoolSample] = {}

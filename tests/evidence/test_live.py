@@ -1,11 +1,12 @@
 """Live samples agree with the records they are folded from."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from scheduler_core.evidence.live import LiveSampler, Tee
 from scheduler_core.spec.job import Sample
 from scheduler_core.testing.builders import ListSink
-from scheduler_core.types.records import Record
+from scheduler_core.types.records import Record, Step
 from tests.evidence.played import play
 from tests.evidence.scenes import Scene, ns
 
@@ -58,6 +59,23 @@ def test_samples_of_a_whole_run() -> None:
     assert all(0 <= found.busy_share <= 1 and 0 <= (found.hit_rate or 0) <= 1 for found in samples)
     assert (samples[-1].done, samples[-1].running, samples[-1].waiting) == (120, 0, 0)
     assert samples[-1].preemptions > 0
+
+
+def test_the_account_is_checked_as_it_goes_and_names_the_first_law_broken() -> None:
+    """One block of the pool is lost in the tenth step: named with law, step and numbers in every sample from there."""
+    records = list(play({"policy": "vllm_v1"}, kv_blocks=110))
+    whole = sample(records, 50)
+    assert {found.account_broken for found in whole} == {None}
+    checks = [found.account_checks or 0 for found in whole]
+    assert checks == sorted(checks) and checks[-1] > checks[0] > 0
+    place = [number for number, record in enumerate(records) if isinstance(record, Step)][9]
+    step = records[place]
+    assert isinstance(step, Step)
+    lost = replace(step, kv_free=step.kv_free - 1)
+    broken = sample([*records[:place], lost, *records[place + 1 :]], 50)
+    told = f"blocks conserved, step {step.id}: {step.kv_used} + {step.kv_cached} + {step.kv_free - 1} is not 110"
+    assert {found.account_broken for found in broken} == {None, told}
+    assert broken[-1].account_broken == told
 
 
 def test_only_first_look_ups_count_as_hits() -> None:

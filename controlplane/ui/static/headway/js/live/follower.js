@@ -84,12 +84,24 @@ export class RunFollower {
       return;
     }
     if (news) this.#heardAt = performance.now();
+    if (news) this.#account(message.samples.at(-1));
     this.#catching = message.catching_up;
     this.status = message.status;
     this.onStatus(message.status);
     if (this.log.length > MOST_POINTS) this.#shorten();
     this.#show();
     this.board.draw();
+  }
+
+  // The check light: blocks, requests and tokens conserved so far, or the first law that was broken.
+  #account(sample) {
+    const light = this.bar.querySelector("[data-live-account]");
+    const { account_checks: checks, account_broken: broken } = sample;
+    if (!light || checks == null) return;
+    const word = broken ? `Account broken: ${broken}` : `Account holds, ${checks.toLocaleString("en")} checks`;
+    const fresh = badge(broken ? "bad" : "good", broken ? "cross" : "check", word);
+    fresh.dataset.liveAccount = "";
+    light.replaceWith(fresh);
   }
 
   #lines(spec) {
