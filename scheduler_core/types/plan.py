@@ -24,6 +24,9 @@ class Phase(StrEnum):
     RECOMPUTE = "recompute"
 
 
+_PHASES = {phase: phase.value for phase in Phase}
+
+
 class Grant(NamedTuple):
     """``length`` tokens of request ``request`` are to be computed, from position ``start``.
 
@@ -109,9 +112,12 @@ class StepPlan:
 
     def digest(self) -> str:
         """Hex digest over all decisions of the step: equal digests mean equal plans, in any process."""
+        # Asked for at every step, so spelled for speed: most grants bring no blocks.
         text = ";".join(
-            f"{g.request},{g.epoch},{g.start},{g.length},{g.new_blocks},{int(g.samples)},{g.phase},{g.hit_tokens}"
-            for g in self.grants
+            [
+                f"{request},{epoch},{start},{length},{blocks or '()'},{1 if samples else 0},{_PHASES[phase]},{hits}"
+                for request, epoch, start, length, blocks, samples, phase, hits in self.grants
+            ]
         )
         text = f"{self.id}|{text}|{self.released}"
         if self.copies_out or self.copies_in or self.rebinds:
