@@ -18,6 +18,7 @@ from scheduler_core.types.records import (
     Arrived,
     Deferred,
     Finished,
+    Gated,
     Handoff,
     Landed,
     Loaded,
@@ -156,6 +157,7 @@ class RunFold:
             Loaded: self._loaded,
             Arrived: self._arrived,
             Routed: self._routed,
+            Gated: lambda record: None,  # a throttled request waits, a rejected one ends: both have their own records
             Admitted: self._admitted,
             Deferred: self._deferred,
             Step: self._step,
