@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 
 from scheduler_core.evidence.finalise import summarise
+from scheduler_core.kv.rules import CacheRules
 from scheduler_core.policies.manifests import resolve
 from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.request.lifecycle import State
+from scheduler_core.request.live import LiveRequest
+from scheduler_core.request.spec import RequestSpec
+from scheduler_core.sched.memory import BlockMemory
 from scheduler_core.spec.workload import Tier
 from scheduler_core.testing.builders import Played, Stepper, grants_of, play, policy_spec, profile, request
 from scheduler_core.types.errors import InputError
@@ -218,3 +222,19 @@ def test_swapping_needs_a_host_pool(way: Any) -> None:
 def test_the_cheaper_way_needs_times_to_compare() -> None:
     with pytest.raises(InputError, match="nothing says what copies and steps take"):
         build_policy(swapping(cache__preemption="cheapest"), Capacity(10, 100))
+
+
+def test_blocks_of_a_revoked_grant_are_not_found_in_the_cache() -> None:
+    """Blocks of 4: 8 tokens are granted, so 2 full blocks are published, and the grant of the eighth is taken back.
+
+    7 tokens will be computed, so an equal prompt of 9 finds 1 block, not 2; before it was taken back, both.
+    """
+    memory = BlockMemory(blocks=6, block_size=4, rules=CacheRules())
+    owner, twin = (LiveRequest(RequestSpec(i, 0, 9, 5, seed=1), seq=i, model_length=100) for i in range(2))
+    memory.grow(owner, 2)
+    memory.publish(owner, 8)
+    assert len(memory.match(twin)) == 2
+    memory.retract(owner, 7)
+    assert len(memory.match(twin)) == 1
+    memory.release(owner)
+    memory.check([], [])
