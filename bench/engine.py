@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from bench import harness
-from bench.peers import serving
+from bench.peers import engines
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.settings import EngineSettings
 from scheduler_core.drive.driver import Driver
@@ -127,17 +127,35 @@ def _started(settings: EngineSettings, offered: int) -> RunStarted:
     )
 
 
-def engine(shape: str, dtype: str) -> TorchExecutor:
+def engine(shape: str, dtype: str, threads: int = 1) -> TorchExecutor:
     """A loaded engine with room for all of its requests at once."""
     model, count = SHAPES[shape]
     blocks = count * -(-(512 + 128) // BLOCK_SIZE)
     executor = TorchExecutor(
         EngineSettings(
-            model=model, device="cpu", dtype=DTYPES[dtype], threads=1, kv_blocks=blocks, block_size=BLOCK_SIZE
+            model=model, device="cpu", dtype=DTYPES[dtype], threads=threads, kv_blocks=blocks, block_size=BLOCK_SIZE
         )
     )
     executor.load()
     return executor
+
+
+def beside_peers(shape: str, dtype: str, *, share: float, repeats: int, wide: bool) -> engines.Figures:
+    """Figures of installed engines on one shape and number format, ours and theirs in turns."""
+    model, count = SHAPES[shape]
+    traffic = requests(count, share=share)
+
+    def ours(threads: int) -> Callable[[], engines.Run]:
+        executor = engine(shape, dtype, threads)
+
+        def serve() -> engines.Run:
+            played = play(executor, traffic, size=count)
+            return engines.Run(played.output_tokens, played.cpu_s, played.wall_s)
+
+        return serve
+
+    batch = engines.Batch(model, DTYPES[dtype], tuple(traffic), BUDGET, BLOCK_SIZE)
+    return engines.beside(batch, f"{shape}_{dtype}", ours, wide=wide, repeats=repeats)
 
 
 def host_us_per_step(played: Played, batch: int) -> float:
@@ -194,10 +212,12 @@ def evidence_overhead(played: Played) -> float:
     return played.observer.evidence_ns / span
 
 
-def measure(shapes: list[str], *, share: float, repeats: int, peers: bool = False) -> dict[str, Any]:
-    """The figures of ``shapes`` in both number formats, the best of ``repeats``; with ``peers`` beside vLLM's engine,
-    where `bench.peers.process.VLLM` names its interpreter.
+def measure(shapes: list[str], *, share: float, repeats: int, wide: bool) -> dict[str, Any]:
+    """The figures of ``shapes`` in both number formats, the best of ``repeats``.
+
+    Peers stand beside in bf16 on one thread, and ``wide`` in both formats and on two threads as well.
     """
+    peers: engines.Figures = {}
     figures: dict[str, Any] = {"requests_count": {name: SHAPES[name][1] for name in shapes}, "length_share": share}
     bandwidth = read_bandwidth_gb_per_s()
     figures["read_bandwidth_gb_per_s"] = round(bandwidth, 1)
@@ -208,12 +228,6 @@ def measure(shapes: list[str], *, share: float, repeats: int, peers: bool = Fals
             count = SHAPES[shape][1]
             runs = [play(executor, requests(count, share=share), size=count) for _ in range(repeats)]
             figures[f"tokens_per_cpu_s_{shape}_{dtype}"] = round(max(run.output_tokens / run.cpu_s for run in runs), 1)
-            if peers:
-                figures[f"beside_{shape}_{dtype}"] = serving.beside(
-                    SHAPES[shape][0], DTYPES[dtype],
-                    [(request.prompt_tokens, request.output_tokens) for request in requests(count, share=share)],
-                    ours=figures[f"tokens_per_cpu_s_{shape}_{dtype}"], size=count, budget=BUDGET,
-                )  # fmt: skip
             figures[f"wall_s_{shape}_{dtype}"] = round(min(run.wall_s for run in runs), 2)
             limit = share_of_limit(executor, bandwidth, batch=count, context=360)
             figures[f"share_of_limit_decode_{shape}_{dtype}_share"] = round(limit, 3)
@@ -222,18 +236,22 @@ def measure(shapes: list[str], *, share: float, repeats: int, peers: bool = Fals
                 figures["host_us_per_step_64"] = round(host_us_per_step(with_evidence, count), 0)
                 figures["evidence_overhead_share"] = round(evidence_overhead(with_evidence), 4)
                 figures["attention"] = executor.attention
+            if dtype == "fp32" and not wide:
+                continue
+            for name, its in beside_peers(shape, dtype, share=share, repeats=repeats, wide=wide).items():
+                peers.setdefault(name, {}).update(its)
     figures["share_of_limit_decode_share"] = figures[f"share_of_limit_decode_{shapes[-1]}_fp32_share"]
-    return figures
+    return {**figures, "peers": peers}
 
 
 def quick() -> harness.Figures:
     """Shape S alone, once, with lengths cut to a third."""
-    return measure(["S"], share=1 / 3, repeats=1)
+    return measure(["S"], share=1 / 3, repeats=1, wide=False)
 
 
 def full() -> harness.Figures:
     """All shapes at full lengths, the best of three."""
-    return measure(list(SHAPES), share=1.0, repeats=3, peers=True)
+    return measure(list(SHAPES), share=1.0, repeats=3, wide=True)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,12 @@ RULES = (
 )
 
 
+def without_blocks(steps: Iterable[Step]) -> Iterable[Step]:
+    """The same decisions, whichever blocks they took."""
+    for step in steps:
+        yield Step(tuple((number, start, tokens, ()) for number, start, tokens, _ in step.grants), step.preempted)
+
+
 def first_difference(ours: Iterable[Step], theirs: Iterable[Step]) -> Difference | None:
     """None when both made the same decisions to the end."""
     for number, (mine, other) in enumerate(zip_longest(ours, theirs)):
