@@ -46,7 +46,8 @@ def experiment_setting(user: Person) -> Setting:
     endpoints = [(name, name) for name in endpoints_visible_to(user).values_list("name", flat=True)[:MOST]]
     setting.choices |= {
         (PolicySpec, "policy"): (*policy.choices[PolicySpec, "policy"], *served),
-        **dict.fromkeys(((ServerTarget, "endpoint"), (Deployment, "endpoint")), (("", "none"), *endpoints)),
+        (ServerTarget, "endpoint"): (("", "none"), *endpoints),
+        (Deployment, "endpoint"): (("", "none"), *endpoints),
         (ModelledTarget, "profile"): (("auto", "the newest"), *profiles),
         (InstanceGroup, "profile"): (("", "that of the target"), *profiles),
     }
