@@ -82,7 +82,7 @@ def test_only_owner_and_staff_change_it(
     for name, address, known in _all(world):
         if name not in OWNER_ONLY | STAFF_ONLY:
             continue
-        for verb in known - {"GET"}:
+        for verb in sorted(known - {"GET"}, key=lambda verb: verb == "DELETE"):  # after it there is nothing to change
             body = bodies.get(name, {})
             assert tom.call(verb, address, body).status_code == 403, (name, verb)
             if name in STAFF_ONLY:
