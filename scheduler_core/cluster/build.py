@@ -17,11 +17,12 @@ from scheduler_core.cluster.router import (
     Sticky,
     TwoChoices,
 )
+from scheduler_core.cluster.scaling import ScaleRules
 from scheduler_core.policies.manifests import resolve
 from scheduler_core.policies.presets import Capacity, build_instance
 from scheduler_core.spec.policy import PolicySpec, PoolsSection
 from scheduler_core.spec.topology import Topology
-from scheduler_core.types.time import NS_PER_US, ns_from_ms
+from scheduler_core.types.time import NS_PER_US, ns_from_ms, ns_from_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,27 @@ def build_cluster(spec: PolicySpec, site: Site) -> Cluster:
     router = _ROUTERS[full.pools.route or "least_loaded"](full, members, site)
     look_every_ns = ns_from_ms(full.pools.look_every_ms or 0)
     if full.pools.layout != "split":
-        return Cluster(members, router, look_every_ns=look_every_ns)
+        return Cluster(members, router, scaling=_scaling(full.pools, site), look_every_ns=look_every_ns)
     prefill = frozenset(full.pools.prefill or ())
     entries = [index for index, member in enumerate(members) if member.group in prefill]
     handoffs = _handoffs(full.pools, members, site)
     return Cluster(members, router, entries=entries, handoffs=handoffs, look_every_ns=look_every_ns)
+
+
+def _scaling(pools: PoolsSection, site: Site) -> ScaleRules | None:
+    rules = pools.scale
+    if rules is None:
+        return None
+    return ScaleRules(
+        by_busy=rules.by == "busy",
+        least=rules.least,
+        up_at=rules.up_at,
+        down_at=rules.down_at,
+        window_ns=ns_from_s(rules.window_s),
+        every_ns=ns_from_s(rules.every_s),
+        cooldown_ns=ns_from_s(rules.cooldown_s),
+        start_ns=ns_from_s(site.topology.cold_start.total_s),
+    )
 
 
 def _handoffs(pools: PoolsSection, members: list[Member], site: Site) -> Handoffs:

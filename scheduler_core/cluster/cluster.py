@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from scheduler_core.cluster.handoff import Effects, Handoffs
 from scheduler_core.cluster.load import Load, Observer
 from scheduler_core.cluster.router import Choice, Router
+from scheduler_core.cluster.scaling import Scaler, ScaleRules
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.plan import Completed, Ended, Planned
@@ -46,7 +47,7 @@ class Cluster:
     """Sans-IO: routes requests to instances, hands them over, and keeps what routers may know.
 
     Instances are planned by the driver. ``entries`` are the members that new requests may go to, all if empty; with
-    ``handoffs`` a request leaves them once its prompt is computed.
+    ``handoffs`` a request leaves them once its prompt is computed. With ``scaling`` only those that are on get any.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Cluster:
         *,
         entries: Sequence[int] = (),
         handoffs: Handoffs | None = None,
+        scaling: ScaleRules | None = None,
         look_every_ns: Ns = 0,
     ) -> None:
         if not members:
@@ -67,6 +69,9 @@ class Cluster:
         self._observer = Observer(self._loads, look_every_ns)
         self._entries = tuple(entries) or tuple(range(len(members)))
         self._hands_over = frozenset(entries) if handoffs is not None else frozenset()
+        self._scaler = None if scaling is None else Scaler(self._loads, scaling)
+        if self._scaler is not None:
+            self._entries = self._scaler.on()
         self._live: dict[int, _Resident] = {}
         self._now: Ns = 0
 
@@ -93,6 +98,7 @@ class Cluster:
     def completed(self, member: int, planned: Planned, completed: Completed, now_ns: Ns) -> None:
         """A step of a member was completed: count what it emitted and ended, and take up whose prompt is computed."""
         load = self._loads[member]
+        load.busy_ns += now_ns - planned.planned_ns
         first: list[int] = []
         for _number, request in completed.emitted:
             resident = self._live[request]
@@ -125,8 +131,11 @@ class Cluster:
         return effects
 
     def advance(self, now_ns: Ns) -> None:
-        """It is ``now_ns``: what `abort` gives up is given up then."""
+        """It is ``now_ns``: instances were started and drained by then, and what `abort` gives up is given up then."""
         self._now = now_ns
+        if self._scaler is not None:
+            self._scaler.advance(now_ns)
+            self._entries = self._scaler.on()
 
     def abort(self, request: int, *, outcome: Outcome = Outcome.CANCELLED, reason: str = "cancelled") -> Ended | None:
         """End a request wherever it is; None when it is over already or never came."""
@@ -145,14 +154,22 @@ class Cluster:
     # --- questions ---------------------------------------------------------------------------------------------
 
     def next_ns(self) -> Ns | None:
-        """When `settle` has something to do by time alone."""
-        return None if self._handoffs is None else self._handoffs.next_ns()
+        """When `advance` or `settle` has something to do by time alone."""
+        times = [
+            None if self._handoffs is None else self._handoffs.next_ns(),
+            None if self._scaler is None or not self._live else self._scaler.next_ns(),
+        ]
+        return min((at for at in times if at is not None), default=None)
 
     def take_records(self) -> list[Record]:
-        """Records of handoffs since the last call, in order."""
-        if self._handoffs is None:
-            return []
-        records, self._handoffs.records = self._handoffs.records, []
+        """Records of handoffs and of scaling since the last call, in order."""
+        records: list[Record] = []
+        if self._scaler is not None:
+            records += self._scaler.records
+            self._scaler.records = []
+        if self._handoffs is not None:
+            records += self._handoffs.records
+            self._handoffs.records = []
         return records
 
     def started(self, request: int) -> bool:

@@ -10,18 +10,21 @@ class Load:
 
     ``open`` requests were routed there and are not over; ``prefill_tokens`` are the prompt tokens of those that have
     not emitted yet, ``kv_tokens`` the prompt and emitted tokens of all of them: what the pool holds or will hold.
+    ``busy_ns`` is the time of its steps so far.
     """
 
-    __slots__ = ("kv_tokens", "open", "prefill_tokens")
+    __slots__ = ("busy_ns", "kv_tokens", "open", "prefill_tokens")
 
     def __init__(self) -> None:
         self.open = 0
         self.prefill_tokens = 0
         self.kv_tokens = 0
+        self.busy_ns: Ns = 0
 
     def copy_from(self, other: "Load") -> None:
         """Take over the counts of ``other``."""
         self.open, self.prefill_tokens, self.kv_tokens = other.open, other.prefill_tokens, other.kv_tokens
+        self.busy_ns = other.busy_ns
 
 
 class Observer:

@@ -73,6 +73,7 @@ class ClusterDriver:
             ExecutorError: an executor answered something impossible.
         """
         total = len(self.requests)
+        self._write_decisions()
         while self._ended < total or self._running:
             if self.stop():
                 return self._end(complete=False, reason="stopped")
@@ -81,6 +82,7 @@ class ClusterDriver:
                 raise ExecutorError(f"{total - self._ended} requests are open, but nothing is due any more")
             self._now = max(self._now, at)
             self.cluster.advance(self._now)
+            self._write_decisions()
             touched = self._deliver() | self._complete_due() | self._settle()
             touched |= self._deliver()  # an end may let another turn begin
             for number in sorted(touched):
@@ -159,8 +161,7 @@ class ClusterDriver:
     def _settle(self) -> set[int]:
         """Let handoffs go on; the members concerned."""
         effects = self.cluster.settle(self._now)
-        for record in self.cluster.take_records():
-            self.sink.write(record)
+        self._write_decisions()
         for number, ended in effects.ended:
             self._write_ended(number, ended)
         return effects.touched
@@ -184,6 +185,10 @@ class ClusterDriver:
         lane.running = (planned, result)
         self._running += 1
         heapq.heappush(self._events, (result.available_ns, number))
+
+    def _write_decisions(self) -> None:
+        for record in self.cluster.take_records():
+            self.sink.write(record)
 
     # --- evidence ----------------------------------------------------------------------------------------------
 

@@ -35,10 +35,10 @@ def _priced(name: str, formula: str, value: Callable[[RunTables, float], float |
     """A figure in the currency of the declared price; ``why`` it may be absent in spite of a price."""
 
     def compute(run: RunTables) -> Figure:
-        price = price_per_hour(run.started.target, run.devices)
+        price = price_per_hour(run.started.target, run.devices)  # of all that exist; paid for is what was held
         if price is None:
             return absent(_UNIT, Absence.NOT_MEASURED, "no price was declared")
-        found = value(run, price / 3600 * run.window_s)
+        found = value(run, price / 3600 * run.device_s / run.devices)
         return absent(_UNIT, Absence.NOT_APPLICABLE, why) if found is None else present(found, _UNIT)
 
     return Metric(name, _UNIT, formula, "lower", "run", "one per run", compute)

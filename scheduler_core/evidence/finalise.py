@@ -127,6 +127,7 @@ class _Folding:
             loads=len(loads),
             device_bytes=None if held == MISSING else held,
             handoffs=self.fold.handoffs,
+            power=self.fold.power,
             alone=self.alone,
         )
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from scheduler_core.evidence.columns import MISSING, Codes, IntColumns, Ints
 from scheduler_core.evidence.handoffs import HandoffTotals
-from scheduler_core.evidence.instances import Idleness
+from scheduler_core.evidence.instances import Idleness, PowerTotals
 from scheduler_core.evidence.sweep import REQUEUE, SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
 from scheduler_core.types.intervals import IntervalClass
@@ -31,6 +31,7 @@ from scheduler_core.types.records import (
     Routed,
     RunFinished,
     RunStarted,
+    Scaled,
     Step,
     Tie,
     TransferFailed,
@@ -150,6 +151,7 @@ class RunFold:
         self._gaps = gaps
         self._open: dict[int, Timeline] = {}
         self.handoffs = HandoffTotals()
+        self.power = PowerTotals()
         self._instances: defaultdict[int, Idleness] = defaultdict(Idleness)
         self._available: dict[int, Ns] = {}
         self._takers: dict[type[Any], Any] = {
@@ -168,6 +170,7 @@ class RunFold:
             TransferFailed: self._transfer_failed,
             Landed: self._landed,
             Revoked: self._revoked,
+            Scaled: self.power.take,
             Paused: self._paused,
             Resumed: lambda record: None,  # the wait ends with the step in which it runs again
             Tie: self._tie,

@@ -1,12 +1,12 @@
 """How busy the instances of a run were: idle time between steps, and totals by instance and by pool."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler_core.evidence.schema import PoolSummary
 from scheduler_core.evidence.sweep import StepTime
 from scheduler_core.types.reasons import Defer
-from scheduler_core.types.records import RunStarted
+from scheduler_core.types.records import RunStarted, Scaled
 from scheduler_core.types.time import Ns
 
 IDLE_HOST = "host"
@@ -75,13 +75,68 @@ class InstanceTotals:
         self.tokens += tokens
 
 
+@dataclass
+class PowerTotals:
+    """When instances were held: from the beginning of a start to the end of a drain. Empty where nothing scales.
+
+    ``start_ns`` sums the ``started`` ones, ``reversals`` counts starts that followed a drain and the reverse.
+    """
+
+    starts: int = 0
+    started: int = 0
+    start_ns: Ns = 0
+    drains: int = 0
+    reversals: int = 0
+    _began: dict[int, Ns] = field(default_factory=dict)
+    _held: dict[int, list[tuple[Ns, Ns]]] = field(default_factory=dict)
+    _since: dict[int, Ns] = field(default_factory=dict)
+    _direction: str = ""
+
+    def take(self, record: Scaled) -> None:
+        """An instance changed its power."""
+        index, power = record.instance, record.power
+        self._held.setdefault(index, [])
+        if power in ("starting", "draining"):
+            self.reversals += bool(self._direction) and self._direction != power
+            self._direction = power
+            self.drains += power == "draining"
+        if power == "starting":
+            self.starts += 1
+            self._began[index] = record.at_ns
+        elif power == "on" and index in self._began:
+            self.started += 1
+            self.start_ns += record.at_ns - self._began.pop(index)
+        if power == "off":
+            since = self._since.pop(index, None)
+            if since is not None:
+                self._held[index].append((since, record.at_ns))
+        else:
+            self._since.setdefault(index, record.at_ns)
+
+    @property
+    def scales(self) -> bool:
+        """Whether anything was said of power at all."""
+        return bool(self._held)
+
+    def held_ns(self, instance: int, start_ns: Ns, end_ns: Ns) -> Ns:
+        """How long an instance was held within ``[start_ns, end_ns)``."""
+        if not self._held:
+            return end_ns - start_ns
+        spans = [*self._held.get(instance, ())]
+        if instance in self._since:
+            spans.append((self._since[instance], end_ns))
+        return sum(max(0, min(end, end_ns) - max(start, start_ns)) for start, end in spans)
+
+
 @dataclass(frozen=True)
 class InstanceUse:
     """The totals of all instances, with what each of them has."""
 
     started: RunStarted
     totals: Mapping[int, InstanceTotals]
-    span_ns: Ns
+    power: PowerTotals
+    start_ns: Ns
+    end_ns: Ns
 
     @property
     def count(self) -> int:
@@ -101,9 +156,13 @@ class InstanceUse:
         return sum(total.kv_used for total in self.totals.values()) / had if had else None
 
     def utilisation(self, instances: Sequence[int]) -> float | None:
-        """Compute time of ``instances`` / their time."""
-        time_ns = len(instances) * self.span_ns
+        """Compute time of ``instances`` / the time that they were held."""
+        time_ns = self.held_ns(instances)
         return sum(self._total(index).compute_ns for index in instances) / time_ns if time_ns else None
+
+    def held_ns(self, instances: Sequence[int]) -> Ns:
+        """Time for which ``instances`` were held in the window, summed: what is paid for."""
+        return sum(self.power.held_ns(index, self.start_ns, self.end_ns) for index in instances)
 
     def pools(self) -> dict[str, PoolSummary]:
         """One summary per group of a cluster; empty for one instance."""
@@ -113,7 +172,7 @@ class InstanceUse:
         return {name: self._pool(instances) for name, instances in groups.items()}
 
     def _pool(self, instances: list[int]) -> PoolSummary:
-        busy = [self._total(index).compute_ns / self.span_ns if self.span_ns else 0.0 for index in instances]
+        busy = [self.utilisation([index]) or 0.0 for index in instances]
         return PoolSummary(
             instances=len(instances),
             steps=sum(self._total(index).steps for index in instances),

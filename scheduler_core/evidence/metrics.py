@@ -11,6 +11,7 @@ from scheduler_core.evidence.latency_metrics import latency_metrics
 from scheduler_core.evidence.metric import Metric
 from scheduler_core.evidence.run_metrics import run_metrics
 from scheduler_core.evidence.run_tables import RunTables
+from scheduler_core.evidence.scaling_metrics import scaling_metrics
 from scheduler_core.evidence.schema import Figure
 
 METRICS: dict[str, Metric] = {
@@ -19,6 +20,7 @@ METRICS: dict[str, Metric] = {
         *latency_metrics(),
         *run_metrics(),
         *handoff_metrics(),
+        *scaling_metrics(),
         *client_metrics(),
         *fairness_metrics(),
         *cost_metrics(),

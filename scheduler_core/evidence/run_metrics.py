@@ -160,7 +160,7 @@ def _rates() -> list[Metric]:
              "length of the window; a tier without objectives counts finished ones", "higher",
              lambda run: _ratio(_met(run), run.window_s)),
         _run("goodput_per_device_rps", "requests/s", "goodput_rps / devices that served the run", "higher",
-             lambda run: _ratio(_met(run), run.window_s * run.devices)),
+             lambda run: _ratio(_met(run), run.device_s)),
         _run("attainment_share", "share", "measured requests that met every objective of their tier / offered",
              "higher", lambda run: _ratio(_met(run), float(run.requests.measured.sum()))),
         _run("completion_share", "share", "finished / offered measured requests", "higher", _completion),

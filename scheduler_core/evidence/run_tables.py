@@ -12,7 +12,7 @@ import numpy as np
 from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.fold import STEP_INTS, TakesRow, Window
 from scheduler_core.evidence.handoffs import HandoffTotals
-from scheduler_core.evidence.instances import InstanceTotals, InstanceUse
+from scheduler_core.evidence.instances import InstanceTotals, InstanceUse, PowerTotals
 from scheduler_core.evidence.requests import Floats, Requests
 from scheduler_core.evidence.slo import Attainment, attainment
 from scheduler_core.evidence.tables import Mask, open_table
@@ -104,6 +104,7 @@ class RunTables:
     loads: int
     device_bytes: int | None
     handoffs: HandoffTotals = field(default_factory=HandoffTotals)
+    power: PowerTotals = field(default_factory=PowerTotals)
     alone: Callable[[int, int], Ns] | None = None
 
     @property
@@ -117,6 +118,13 @@ class RunTables:
         return devices_of(self.started)
 
     @property
+    def device_s(self) -> float:
+        """Device time held in the measured window, in seconds: what is paid for."""
+        if not self.power.scales:
+            return self.devices * self.window_s
+        return self.use.held_ns(range(self.use.count)) / 1e9
+
+    @property
     def window_s(self) -> float:
         """Length of the measured window in seconds."""
         return self.window.span_ns / 1e9
@@ -124,7 +132,9 @@ class RunTables:
     @property
     def use(self) -> InstanceUse:
         """How busy and full the instances were."""
-        return InstanceUse(self.started, self.steps.by_instance, self.window.span_ns)
+        return InstanceUse(
+            self.started, self.steps.by_instance, self.power, self.window.start_ns or 0, self.window.end_ns
+        )
 
     def sorted_ms(self, name: str) -> Floats:
         """Ascending values of a request field over warm finished measured requests, absences left out."""

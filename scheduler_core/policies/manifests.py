@@ -396,6 +396,11 @@ def check_layout(policy: PolicySpec, target: TargetSpec) -> None:
     if topology is None:
         message = f"is {pools.layout}, but the target is one instance; give it a topology, or use single"
         raise InputError([Problem("pools.layout", message)])
+    if pools.scale is not None and pools.layout != "replicas":
+        raise InputError([Problem("pools.scale", f"scales replicas, but the layout is {pools.layout}")])
+    if pools.scale is not None and pools.scale.least > topology.instances:
+        message = f"is {pools.scale.least}, but the target has {topology.instances} instances"
+        raise InputError([Problem("pools.scale.least", message)])
     if pools.layout == "split":
         _check_split(pools, topology)
 

@@ -4,9 +4,9 @@ A policy names a preset, which fills all sections; what is written overrides. `s
 describes each preset and resolves a spec to its complete form.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Seed, Share, Spec
 
@@ -215,6 +215,26 @@ class PredictSection(Spec):
     seed: Seed | None = Field(None, description="Which errors are drawn.")
 
 
+class Scaling(Spec):
+    """When replicas are started and drained. What exists is the topology's; ``least`` of it are always on."""
+
+    by: Literal["queue", "busy"] = Field(
+        "queue", description="Pressure is requests that are not over, or busy share, per instance on or starting."
+    )
+    least: PositiveInt = Field(1, description="Instances that are always on.")
+    up_at: PositiveFloat = Field(8.0, description="Pressure above which more are started.")
+    down_at: float = Field(2.0, ge=0, description="Pressure below which one is drained.")
+    window_s: PositiveFloat = Field(5.0, description="How long pressure must be beyond a bound.")
+    every_s: PositiveFloat = Field(1.0, description="Time between two looks at the pressure.")
+    cooldown_s: float = Field(30.0, ge=0, description="Least time between a start and a drain, or the reverse.")
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if self.down_at >= self.up_at:
+            raise ValueError(f"down_at ({self.down_at:g}) must be below up_at ({self.up_at:g})")
+        return self
+
+
 class PoolsSection(Spec):
     """Layers 4 and 5, pools: which instance does what."""
 
@@ -229,6 +249,7 @@ class PoolsSection(Spec):
         "drawn ones; where its session's first turn went; where most of its prompt is cached; or where its first "
         "token is predicted soonest.",
     )
+    scale: Scaling | None = Field(None, description="Replicas: when instances are started and drained; absent: never.")
     prefill: tuple[Name, ...] | None = Field(
         None, description="Split: the target's groups that compute prompts; all others decode."
     )

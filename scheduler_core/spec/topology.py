@@ -20,6 +20,20 @@ class InstanceGroup(Spec):
     kv_blocks: PositiveInt | None = Field(None, description="KV blocks of each; absent: as many as the target says.")
 
 
+class ColdStart(Spec):
+    """What passes before a started instance serves, stage after stage."""
+
+    place_s: float = Field(2.0, ge=0, description="Finding a machine.")
+    image_s: float = Field(10.0, ge=0, description="Pulling and starting the container.")
+    weights_s: float = Field(20.0, ge=0, description="Loading the weights.")
+    graphs_s: float = Field(8.0, ge=0, description="Capturing graphs and warming up.")
+
+    @property
+    def total_s(self) -> float:
+        """All stages."""
+        return self.place_s + self.image_s + self.weights_s + self.graphs_s
+
+
 class Topology(Spec):
     """Instances by group, in order; routing and the use of each group are the policy's (its section ``pools``)."""
 
@@ -45,6 +59,7 @@ class Topology(Spec):
     kv_bytes_per_token: PositiveInt = Field(
         131_072, description="Bytes of KV that a token takes; 131072 is Llama 3 8B in 16 bits."
     )
+    cold_start: ColdStart = Field(ColdStart(), description="How long an instance takes to start, where any is started.")
     broken_share: Share = Field(0.0, description="Share of transfers that break off when their bytes have moved.")
     late_share: Share = Field(0.0, description="Share of transfers that are reported late.")
     late_ms: float = Field(0.0, ge=0, description="How late those are reported.")

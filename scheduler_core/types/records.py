@@ -301,6 +301,17 @@ class Revoked:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaled:
+    """An instance of a cluster is now off, starting, on or draining, and why."""
+
+    kind: ClassVar[str] = "scaled"
+    at_ns: Ns
+    instance: int
+    power: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tie:
     """The two best logits were closer than the declared tolerance: another batch shape may pick the other token.
 
@@ -463,6 +474,7 @@ Record: TypeAlias = (
     | Landed
     | TransferFailed
     | Revoked
+    | Scaled
     | Tie
     | Finished
     | RunFinished
