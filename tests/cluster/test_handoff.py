@@ -49,7 +49,7 @@ def test_transfers_under_way_at_once_share_the_link() -> None:
     Over links of their own, to two decode instances, each takes 1 ms.
     """
     both = [request(0, 100, 2), request(1, 100, 2)]
-    speed = {"link_gb_per_s": 0.1, "link_latency_us": 0, "kv_bytes_per_token": 1000}
+    speed: dict[str, Any] = {"link_gb_per_s": 0.1, "link_latency_us": 0, "kv_bytes_per_token": 1000}
     _, shared, _ = play_cluster(split(), both, {"p": 1, "d": 2}, **speed)
     assert [r.at_ns for r in shared.of(Landed)] == [3_000_000, 3_000_000]
     _, own, _ = play_cluster(split(), both, {"p": 1, "d": 2}, link_shared=False, **speed)

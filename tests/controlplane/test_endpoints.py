@@ -82,7 +82,7 @@ def test_only_its_owner_and_staff_use_its_secret(olga: User, server: str) -> Non
     endpoint = services.register(owner=olga, name="lab", url=server, secret=SECRET)
     for act in (services.check, services.try_out, services.remove):
         with pytest.raises(PermissionDenied):
-            act(endpoint=endpoint, user=tom)  # type: ignore[operator]
+            act(endpoint=endpoint, user=tom)
 
 
 def test_health_says_which_models_answer(olga: User, server: str) -> None:

@@ -54,11 +54,22 @@ def test_quiet_stretch_yields_one_sample() -> None:
 def test_samples_of_a_whole_run() -> None:
     samples = sample(play({"policy": "vllm_v1"}, {"arrivals": {"poisson": {"rate_rps": 20}}}, kv_blocks=110), 200)
     assert all(left.t_s < right.t_s for left, right in pairwise(samples))
-    assert all(left.done <= right.done and left.preemptions <= right.preemptions for left, right in pairwise(samples))
-    assert all(found.kv_used + found.kv_cached + found.kv_free == 110 for found in samples)
-    assert all(0 <= found.busy_share <= 1 and 0 <= (found.hit_rate or 0) <= 1 for found in samples)
+    for name in ("done", "preemptions"):
+        counts = figures(samples, name)
+        assert counts == sorted(counts)
+    used, cached, free = (figures(samples, name) for name in ("kv_used", "kv_cached", "kv_free"))
+    assert {sum(blocks) for blocks in zip(used, cached, free, strict=True)} == {110}
+    assert all(0 <= share <= 1 for share in figures(samples, "busy_share"))
+    assert all(0 <= (found.hit_rate or 0) <= 1 for found in samples)
     assert (samples[-1].done, samples[-1].running, samples[-1].waiting) == (120, 0, 0)
-    assert samples[-1].preemptions > 0
+    assert figures(samples, "preemptions")[-1] > 0
+
+
+def figures(samples: list[Sample], name: str) -> list[float]:
+    """A figure that an instance of ours tells in every sample."""
+    found = [getattr(item, name) for item in samples]
+    assert None not in found
+    return found
 
 
 def test_the_account_is_checked_as_it_goes_and_names_the_first_law_broken() -> None:
