@@ -42,7 +42,7 @@ def test_unknown_keys_of_an_action_are_refused(api: Api) -> None:
 
 def test_a_word_that_is_none_of_some_is_told_which_there_are(api: Api) -> None:
     one = _problem(api.get("/runs?kind=arn"), 400)["problems"]
-    assert one == [{"where": "kind", "message": "'arn' is none of arm, calibration"}]
+    assert one == [{"where": "kind", "message": "'arn' is none of arm, calibration, search"}]
     (some,) = _problem(api.get("/experiments?status=decided&status=over"), 400)["problems"]
     assert some["where"] == "status"
     assert some["message"].startswith("'over' is none of ")

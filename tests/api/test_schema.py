@@ -68,6 +68,7 @@ def test_answers_fit_what_is_described(world: World, api: Api, document: dict[st
         "runs": world.run.pk,
         "profiles": world.profile.pk,
         "studies": world.study.pk,
+        "endpoints": world.endpoint.pk,
     }
     checked = 0
     for path, verbs in document["paths"].items():

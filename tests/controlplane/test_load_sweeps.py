@@ -77,7 +77,7 @@ def test_its_verdict_compares_capacities(experiment: Experiment, owner: User) ->
     browser = Client()
     browser.force_login(owner)
     page = browser.get(f"/experiments/{experiment.pk}/").content.decode()
-    assert "Objectives met, %" in page and "load sweep, 3 loads" in page and "baseline carries 5.0" in page
+    assert "Objectives met, %" in page and "load sweep, 3 loads" in page and "baseline carries 5 requests" in page
     assert browser.get("/experiments/?decision=accept").content.decode().count(experiment.pk) >= 1
     for name in ("report.html", "verdict.md", "verdict.xml"):
         assert "chunked carries" in str(export_text(experiment=found, name=name)), name

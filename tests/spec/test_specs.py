@@ -188,7 +188,7 @@ def problems(cls: type[Spec], data: object) -> list[str]:
         ({"nme": 1}, "nme: unknown key; did you mean 'name'?"),
         (
             {"zzz": 1},
-            "zzz: unknown key; known: name, workload, target, arms, baseline, repeats, goal, sweep, run_limit_s",
+            "zzz: unknown key; known: name, workload, target, arms, baseline, repeats, goal, sweep, fork, run_limit_s",
         ),
         (
             {"arms": {"b": {"policy": "static", "batch": {"sise": 8}}}},
@@ -307,7 +307,7 @@ def test_mistakes_in_a_workload(data: dict[str, Any], message: str) -> None:
         ({"file": "a", "dataset": "b"}, "give either file (a path) or dataset"),
         ({"file": "a", "rows": "9-3"}, "rows: '9-3' is not a range of rows; write the first and last row, such as"),
         ({"file": "a", "rows": "0-3"}, "rows: '0-3' is not a range of rows"),
-        ({"file": "a", "format": "azure"}, "format: Input should be 'azure-2023', 'azure-2024', 'mooncake'"),
+        ({"file": "a", "format": "azure"}, "format: Input should be 'azure-2023', 'azure-2024', 'azure-2025', 'mooncake'"),
         ({"file": "a", "time_unit": "min"}, "time_unit: Input should be 's', 'ms', 'us' or 'ns'"),
         ({"file": "a", "columns": {"arival": "t"}}, "columns.arival: unknown key; did you mean 'arrival'?"),
     ],
