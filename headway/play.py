@@ -13,7 +13,7 @@ from typing import Any
 from headway import profiles
 from headway.serving import local_access
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.policies.manifests import resolve_arms
+from scheduler_core.policies.resolving import resolve_arms
 from scheduler_core.spec.experiment import ExperimentSpec, Place
 from scheduler_core.spec.job import Message, ProgressMessage, RunJob
 from scheduler_core.spec.parse import parse

@@ -8,7 +8,7 @@ from typing import Any
 from headway import profiles
 from headway.play import Step, play, read_plan
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.policies.manifests import playable
+from scheduler_core.policies.resolving import playable
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.studies import GuidedSpec, SearchSpec
 from scheduler_core.types.errors import InputError

@@ -8,8 +8,8 @@ from typing import Any
 from scheduler_core.drive.driver import Driver
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.policies.manifests import resolve
 from scheduler_core.policies.presets import Capacity, build_instance
+from scheduler_core.policies.resolving import resolve
 from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse

@@ -6,8 +6,8 @@ from typing import Any
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.settings import EngineSettings
 from scheduler_core.drive.driver import Driver
-from scheduler_core.policies.manifests import resolve
 from scheduler_core.policies.presets import Capacity, build_instance
+from scheduler_core.policies.resolving import resolve
 from scheduler_core.spec.policy import CacheSection, ExecutionSection, PolicySpec
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.intervals import IntervalClass

@@ -10,7 +10,7 @@ from controlplane.policies.models import PolicyVersion
 from controlplane.policies.selectors import versions_visible_to as policy_versions
 from controlplane.workloads.models import WorkloadVersion
 from controlplane.workloads.selectors import versions_visible_to as workload_versions
-from scheduler_core.policies.manifests import resolve_arms
+from scheduler_core.policies.resolving import resolve_arms
 from scheduler_core.spec.experiment import ExperimentSpec, Place
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec

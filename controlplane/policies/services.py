@@ -10,7 +10,7 @@ from controlplane.accounts.models import User
 from controlplane.errors import ConflictError
 from controlplane.policies.models import Policy, PolicyVersion
 from controlplane.specs import parse_name
-from scheduler_core.policies.manifests import resolve
+from scheduler_core.policies.resolving import resolve
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.types.errors import InputError, Problem

@@ -20,7 +20,7 @@ from controlplane.studies.models import Stage, Study
 from controlplane.studies.selectors import guided_spec, results_of, search_result, search_spec, stages_of
 from controlplane.workloads.selectors import versions_visible_to
 from controlplane.workloads.services import freeze
-from scheduler_core.policies.manifests import playable, resolve
+from scheduler_core.policies.resolving import playable, resolve
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.saved import substitute

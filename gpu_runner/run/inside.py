@@ -12,8 +12,8 @@ from scheduler_core.drive.ports import Sink
 from scheduler_core.evidence.finalise import finalise
 from scheduler_core.evidence.live import LiveSampler
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.policies.manifests import resolve
 from scheduler_core.policies.predicting import foresight_of
+from scheduler_core.policies.resolving import resolve
 from scheduler_core.sim.alone import alone_e2e
 from scheduler_core.spec.job import RunJob, Sample
 from scheduler_core.types.records import Record, RunStarted

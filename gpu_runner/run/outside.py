@@ -19,22 +19,13 @@ from scheduler_core.drive.ports import Sink
 from scheduler_core.evidence.client.finalise import finalise_client
 from scheduler_core.evidence.client.live import ClientSampler
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.policies.manifests import resolve
+from scheduler_core.policies.resolving import resolve
 from scheduler_core.spec.job import RunJob, Sample
 from scheduler_core.spec.server import Access, ServerTarget
 from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.client_records import Answered, ClientEffort, Sent, Streamed
 from scheduler_core.types.errors import ExecutorError
-from scheduler_core.types.records import (
-    Answered,
-    Arrived,
-    ClientEffort,
-    Finished,
-    Record,
-    RunFinished,
-    RunStarted,
-    Sent,
-    Streamed,
-)
+from scheduler_core.types.records import Arrived, Finished, Record, RunFinished, RunStarted
 from scheduler_core.types.time import NS_PER_S, Ns
 from scheduler_core.workload.plan import ArrivalPlan
 

@@ -6,7 +6,7 @@ from gpu_runner.run.inside import InsideRun
 from gpu_runner.search.samplers import SAMPLERS, Choice, Sampler
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.policies.manifests import check_playable, resolve
+from scheduler_core.policies.resolving import check_playable, resolve
 from scheduler_core.sim.alone import alone_e2e
 from scheduler_core.spec.job import RunJob
 from scheduler_core.spec.policy import PolicySpec

@@ -21,8 +21,9 @@ from scheduler_core.spec.addresses import Reach
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.server import Access, Deployment, MetricSource, ServerTarget
 from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.client_records import Deployed
 from scheduler_core.types.errors import InputError, Problem
-from scheduler_core.types.records import Deployed, Loaded
+from scheduler_core.types.records import Loaded
 
 WARMUP_TIMEOUT_S = 300.0
 

@@ -18,8 +18,8 @@ from scheduler_core.cluster.router import (
     TwoChoices,
 )
 from scheduler_core.cluster.scaling import ScaleRules
-from scheduler_core.policies.manifests import resolve
 from scheduler_core.policies.presets import Capacity, build_instance
+from scheduler_core.policies.resolving import resolve
 from scheduler_core.spec.policy import PolicySpec, PoolsSection
 from scheduler_core.spec.topology import Topology
 from scheduler_core.types.time import NS_PER_US, ns_from_ms, ns_from_s

@@ -24,9 +24,10 @@ from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.moving import Leaving, Reserved
 from scheduler_core.sched.plan import Ended
+from scheduler_core.types.cluster_records import Handoff, Landed, Parked, TransferFailed, Transferred
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.reasons import Outcome
-from scheduler_core.types.records import Handoff, Landed, Parked, Record, TransferFailed, Transferred
+from scheduler_core.types.records import Record
 from scheduler_core.types.time import Ns
 
 

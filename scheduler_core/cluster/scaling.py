@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from scheduler_core.cluster.load import Load
-from scheduler_core.types.records import Scaled
+from scheduler_core.types.cluster_records import Scaled
 from scheduler_core.types.time import NEVER, Ns
 
 

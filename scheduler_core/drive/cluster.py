@@ -13,11 +13,12 @@ from scheduler_core.drive.writing import arrived_record, finished_record, step_r
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.plan import Ended, Planned
 from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.cluster_records import Routed
 from scheduler_core.types.errors import ExecutorError
 from scheduler_core.types.foresight import Foresight
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import StepResult
-from scheduler_core.types.records import Routed, RunFinished
+from scheduler_core.types.records import RunFinished
 from scheduler_core.types.time import Ns
 
 

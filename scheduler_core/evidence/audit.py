@@ -10,6 +10,7 @@ from typing import Any
 from scheduler_core.evidence.requests import Requests
 from scheduler_core.evidence.schema import AuditReport, Figure, Violation
 from scheduler_core.evidence.sweep import unattributed_bound_ns
+from scheduler_core.types.cluster_records import Handoff, Landed, Parked, Revoked, Routed
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.reasons import Outcome
@@ -17,16 +18,11 @@ from scheduler_core.types.records import (
     Admitted,
     Arrived,
     Finished,
-    Handoff,
-    Landed,
     Loaded,
-    Parked,
     Paused,
     Preempted,
     Record,
     Resumed,
-    Revoked,
-    Routed,
     RunFinished,
     RunStarted,
     Step,

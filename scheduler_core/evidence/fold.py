@@ -10,6 +10,16 @@ from scheduler_core.evidence.handoffs import HandoffTotals
 from scheduler_core.evidence.instances import Idleness, PowerTotals
 from scheduler_core.evidence.sweep import REQUEUE, SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
+from scheduler_core.types.cluster_records import (
+    Handoff,
+    Landed,
+    Parked,
+    Revoked,
+    Routed,
+    Scaled,
+    TransferFailed,
+    Transferred,
+)
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.reasons import Outcome, Stall
@@ -19,23 +29,15 @@ from scheduler_core.types.records import (
     Deferred,
     Finished,
     Gated,
-    Handoff,
-    Landed,
     Loaded,
-    Parked,
     Paused,
     Preempted,
     Record,
     Resumed,
-    Revoked,
-    Routed,
     RunFinished,
     RunStarted,
-    Scaled,
     Step,
     Tie,
-    TransferFailed,
-    Transferred,
 )
 from scheduler_core.types.time import Ns
 

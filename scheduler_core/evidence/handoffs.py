@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from scheduler_core.evidence.sweep import union_ns
-from scheduler_core.types.records import Handoff, Landed, Parked, TransferFailed, Transferred
+from scheduler_core.types.cluster_records import Handoff, Landed, Parked, TransferFailed, Transferred
 from scheduler_core.types.time import Ns
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from scheduler_core.evidence.schema import PoolSummary
 from scheduler_core.evidence.sweep import StepTime
+from scheduler_core.types.cluster_records import Scaled
 from scheduler_core.types.reasons import Defer
-from scheduler_core.types.records import RunStarted, Scaled
+from scheduler_core.types.records import RunStarted
 from scheduler_core.types.time import Ns
 
 IDLE_HOST = "host"

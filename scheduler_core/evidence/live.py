@@ -7,10 +7,11 @@ from typing import Protocol
 
 from scheduler_core.evidence.audit import Audit
 from scheduler_core.spec.job import PoolSample, Sample
+from scheduler_core.types.cluster_records import Routed
 from scheduler_core.types.intervals import COMPUTE
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.quantile import quantile
-from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted, Record, Routed, RunStarted, Step
+from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted, Record, RunStarted, Step
 from scheduler_core.types.time import NS_PER_S, Ns, ms_from_ns, s_from_ns
 
 WINDOW_NS = 2 * NS_PER_S

@@ -15,8 +15,8 @@ from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.memory import blocks_for
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
+from scheduler_core.types.cluster_records import Revoked
 from scheduler_core.types.errors import CallerError
-from scheduler_core.types.records import Revoked
 from scheduler_core.types.time import Ns
 
 

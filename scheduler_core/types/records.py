@@ -7,6 +7,8 @@ are integer ns on the run's reference clock, which starts at 0. A reader refuses
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias, get_args
 
+from scheduler_core.types.client_records import ClientRecord, Streamed
+from scheduler_core.types.cluster_records import ClusterRecord
 from scheduler_core.types.errors import ExecutorError
 from scheduler_core.types.time import Ns
 
@@ -61,18 +63,6 @@ class Arrived:
     output_limit: int
     tenant: str
     tier: str
-
-
-@dataclass(frozen=True, slots=True)
-class Routed:
-    """A request went to an instance of a cluster, by ``score`` (smaller is better); ``next_best`` is another's."""
-
-    kind: ClassVar[str] = "routed"
-    at_ns: Ns
-    request: int
-    instance: int
-    score: int = 0
-    next_best: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,98 +210,6 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
-    """A request left the steps of its instance with its blocks, ready to go to another one."""
-
-    kind: ClassVar[str] = "parked"
-    at_ns: Ns
-    request: int
-    instance: int
-
-
-@dataclass(frozen=True, slots=True)
-class Handoff:
-    """What was decided about a parked request: transfer, recompute, stay or fail.
-
-    ``transfer_ns`` and ``recompute_ns`` are the predictions it was decided by; ``reason`` is not empty where the first
-    choice was not possible.
-    """
-
-    kind: ClassVar[str] = "handoff"
-    at_ns: Ns
-    request: int
-    source: int
-    destination: int
-    action: str
-    reason: str = ""
-    transfer_ns: Ns = 0
-    recompute_ns: Ns = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Transferred:
-    """``bytes`` of a request's KV moved over a link from ``start_ns`` on; several pieces may make up one handoff."""
-
-    kind: ClassVar[str] = "transferred"
-    at_ns: Ns
-    start_ns: Ns
-    request: int
-    source: int
-    destination: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Landed:
-    """A request waits for a slot at an instance that holds the KV of its first ``tokens`` positions.
-
-    Its transfer is over, or it ``stayed`` where it was.
-    """
-
-    kind: ClassVar[str] = "landed"
-    at_ns: Ns
-    request: int
-    instance: int
-    epoch: int
-    tokens: int
-    stayed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TransferFailed:
-    """A transfer broke off; nothing of it can be used."""
-
-    kind: ClassVar[str] = "transfer_failed"
-    at_ns: Ns
-    request: int
-    source: int
-    destination: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Revoked:
-    """A request that waited with delivered KV lost it, so that others can go on; it computes it anew."""
-
-    kind: ClassVar[str] = "revoked"
-    at_ns: Ns
-    request: int
-    blocks: int
-    tokens_lost: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """An instance of a cluster is now off, starting, on or draining, and why."""
-
-    kind: ClassVar[str] = "scaled"
-    at_ns: Ns
-    instance: int
-    power: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Tie:
     """The two best logits were closer than the declared tolerance: another batch shape may pick the other token.
 
@@ -341,107 +239,6 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
-    """Which server a load client talks to, and the settings it read back from it: proof of what was in force.
-
-    ``settings`` are under the server's own names; ``cache`` says how the prefix cache was brought to its first state.
-    """
-
-    kind: ClassVar[str] = "deployed"
-    server: str
-    version: str
-    settings: dict[str, Any]
-    cache: str
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A load client handed a try of a request to its socket; ``connect_ns`` went into opening a connection for it."""
-
-    kind: ClassVar[str] = "sent"
-    at_ns: Ns
-    request: int
-    number: int
-    connect_ns: Ns
-
-
-@dataclass(frozen=True, slots=True)
-class Streamed:
-    """Stream chunks with tokens, as they came in at a load client; ``rows``: request, time, tokens."""
-
-    kind: ClassVar[str] = "streamed"
-    at_ns: Ns
-    rows: list[tuple[int, Ns, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What a whole answer said about itself. None where the server did not say.
-
-    ``queue_ns`` is the server's own time from taking the request in to first running it.
-
-    ``counts`` replaces the tokens of the request's chunks where the server's total differs from what was counted;
-    ``comments`` are keep-alive lines, ``empty`` chunks without a token, ``done_mark`` whether the stream ended in one.
-    """
-
-    kind: ClassVar[str] = "answered"
-    at_ns: Ns
-    request: int
-    counts: list[int] | None
-    prompt_tokens: int | None
-    cached_tokens: int | None
-    queue_ns: Ns | None
-    comments: int
-    empty: int
-    done_mark: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """One look at a metric source. ``values`` holds what it exports, under the evidence's names; the rest is absent.
-
-    Counters are growth since the first look. ``restarted``: they went back since the look before, so that what was
-    counted in between is lost. ``problem`` says why a look failed; there are no values then.
-    """
-
-    kind: ClassVar[str] = "observed"
-    at_ns: Ns
-    source: str
-    role: str
-    pool: str
-    values: dict[str, float]
-    restarted: bool = False
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientEffort:
-    """What the load client itself needed. ``void`` says why nothing may be concluded from the run; empty: it may.
-
-    ``limit_*`` are the client's own limits as measured before the run, None when they were not.
-    """
-
-    kind: ClassVar[str] = "client_effort"
-    at_ns: Ns
-    processes: int
-    cpu_s: float
-    wall_s: float
-    busiest_share: float
-    lag_p99_ns: Ns
-    lag_max_ns: Ns
-    connections: int
-    reconnects: int
-    retries: int
-    held_back: int
-    fed_back: int
-    not_fed_back: int
-    limit_chunks_per_cpu_s: float | None
-    limit_requests_per_cpu_s: float | None
-    void: str
-
-
-@dataclass(frozen=True, slots=True)
 class RunFinished:
     """Last record: the run ended by itself (``complete``) or was stopped."""
 
@@ -454,13 +251,11 @@ class RunFinished:
 
 
 # What a load client tells about a server that it sees from outside, in place of steps.
-ClientRecord: TypeAlias = Deployed | Sent | Streamed | Answered | Observed | ClientEffort
 
 Record: TypeAlias = (
     RunStarted
     | Loaded
     | Arrived
-    | Routed
     | Gated
     | Admitted
     | Deferred
@@ -468,16 +263,10 @@ Record: TypeAlias = (
     | Preempted
     | Paused
     | Resumed
-    | Parked
-    | Handoff
-    | Transferred
-    | Landed
-    | TransferFailed
-    | Revoked
-    | Scaled
     | Tie
     | Finished
     | RunFinished
+    | ClusterRecord
     | ClientRecord
 )
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.testing.builders import play_cluster, policy_spec, profile, request
-from scheduler_core.types.records import Finished, Handoff, Landed, Parked, Revoked, Step, TransferFailed, Transferred
+from scheduler_core.types.cluster_records import Handoff, Landed, Parked, Revoked, TransferFailed, Transferred
+from scheduler_core.types.records import Finished, Step
 from tests.cluster.test_replicas import COSTLY, REQUESTS, summary_of
 
 GROUPS = {"p": 1, "d": 1}

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.testing.builders import play, play_cluster, policy_spec, profile, request
-from scheduler_core.types.records import Finished, Record, Routed, RunFinished, RunStarted, Step
+from scheduler_core.types.cluster_records import Routed
+from scheduler_core.types.records import Finished, Record, RunFinished, RunStarted, Step
 
 ROUTES = ["round_robin", "least_loaded", "two_choices", "sticky", "prefix", "first_token"]
 COSTLY = profile(base_ms=0.7, prefill_token_ms=0.013, decode_request_ms=0.031, context_token_ms=0.0017)

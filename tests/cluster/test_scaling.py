@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.testing.builders import play_cluster, policy_spec, profile, request
-from scheduler_core.types.records import Finished, Routed, Scaled
+from scheduler_core.types.cluster_records import Routed, Scaled
+from scheduler_core.types.records import Finished
 from scheduler_core.types.time import NS_PER_S
 from tests.cluster.test_replicas import summary_of
 

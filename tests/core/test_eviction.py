@@ -11,8 +11,8 @@ from scheduler_core.kv.eviction import ReleaseOrder as ByRelease
 from scheduler_core.kv.ledger import Ledger
 from scheduler_core.kv.prefix_hash import HashIndex
 from scheduler_core.kv.prefix_radix import RadixIndex
-from scheduler_core.policies.manifests import resolve
 from scheduler_core.policies.presets import Capacity
+from scheduler_core.policies.resolving import resolve
 from scheduler_core.spec.policy import LEAVES_ONLY
 from scheduler_core.testing.builders import Stepper, play, policy_spec, request
 from scheduler_core.types.errors import CallerError, InputError

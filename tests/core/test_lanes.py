@@ -9,8 +9,8 @@ import pytest
 from scheduler_core.drive.driver import Driver
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.policies.manifests import resolve, resolve_arms
 from scheduler_core.policies.presets import Capacity, build_instance, overlap_of
+from scheduler_core.policies.resolving import resolve, resolve_arms
 from scheduler_core.sim.cost import StepCost, StepParts
 from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.sim.lanes import Lanes

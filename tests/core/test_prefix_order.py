@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.policies.manifests import resolve
 from scheduler_core.policies.prefix_order import MOST_ARRANGED, DepthFirstByWeight, LongestPrefixFirst
 from scheduler_core.policies.presets import Capacity
+from scheduler_core.policies.resolving import resolve
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.view import RequestView

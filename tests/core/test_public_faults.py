@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.policies.manifests import check_against
 from scheduler_core.policies.presets import Capacity
+from scheduler_core.policies.resolving import check_against
 from scheduler_core.testing.builders import Stepper, play, policy_spec, profile, request
 from scheduler_core.types.errors import InputError
 from scheduler_core.types.reasons import Outcome, Reject

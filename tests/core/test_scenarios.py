@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from scheduler_core.drive.cuts import Outside
-from scheduler_core.policies.manifests import resolve_arms
 from scheduler_core.policies.predicting import foresight_of
 from scheduler_core.policies.presets import Capacity, build_policy
+from scheduler_core.policies.resolving import resolve_arms
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.fastforward import FastForward
 from scheduler_core.spec.experiment import ExperimentSpec

@@ -6,8 +6,8 @@ import pytest
 
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.kv.rules import CacheRules
-from scheduler_core.policies.manifests import resolve
 from scheduler_core.policies.presets import Capacity, build_policy
+from scheduler_core.policies.resolving import resolve
 from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec

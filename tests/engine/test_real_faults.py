@@ -13,8 +13,8 @@ import pytest
 
 from gpu_runner.engine.executor import TorchExecutor
 from scheduler_core.drive.driver import Driver
-from scheduler_core.policies.manifests import resolve
 from scheduler_core.policies.presets import Capacity, build_instance
+from scheduler_core.policies.resolving import resolve
 from scheduler_core.sched.instance import Instance
 from scheduler_core.testing.builders import ListSink, policy_spec, request
 from scheduler_core.types.plan import StepPlan

@@ -11,20 +11,9 @@ from scheduler_core.evidence.client.streams import Stream
 from scheduler_core.evidence.schema import Absence, RunSummary
 from scheduler_core.spec.job import Sample
 from scheduler_core.spec.workload import Tier
+from scheduler_core.types.client_records import Answered, ClientEffort, Deployed, Observed, Sent, Streamed
 from scheduler_core.types.errors import ExecutorError
-from scheduler_core.types.records import (
-    Answered,
-    Arrived,
-    ClientEffort,
-    Deployed,
-    Finished,
-    Observed,
-    Record,
-    RunFinished,
-    RunStarted,
-    Sent,
-    Streamed,
-)
+from scheduler_core.types.records import Arrived, Finished, Record, RunFinished, RunStarted
 from tests.evidence.scenes import ns
 
 

@@ -11,7 +11,8 @@ import pytest
 from gpu_runner.server.client.load import split
 from gpu_runner.server.mock.behaviour import Behaviour, Scripted
 from scheduler_core.types.arrival import PlannedRequest
-from scheduler_core.types.records import Arrived, Sent, Streamed
+from scheduler_core.types.client_records import Sent, Streamed
+from scheduler_core.types.records import Arrived
 from scheduler_core.types.time import NS_PER_MS
 from tests.server.playing import Played, evenly, play
 

@@ -14,7 +14,7 @@ from scheduler_core.evidence.client.observations import LEVELS, TOTALS
 from scheduler_core.evidence.schema import Absence
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Affine, Profile
-from scheduler_core.types.records import Observed
+from scheduler_core.types.client_records import Observed
 from tests.server.playing import evenly, play
 
 PROFILE = Profile(
@@ -26,7 +26,7 @@ PROFILE = Profile(
 
 def scheduled(dialect: Any, **policy: Any) -> Behaviour:
     preset = "vllm_v1" if dialect == "vllm" else "sglang"
-    from scheduler_core.policies.manifests import resolve
+    from scheduler_core.policies.resolving import resolve
 
     spec = resolve(PolicySpec.model_validate({"policy": preset, **policy}))
     return Behaviour(dialect=dialect, scheduled=Scheduled(policy=spec, profile=PROFILE, kv_blocks=64))

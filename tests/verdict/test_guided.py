@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_core.policies.manifests import check_playable, resolve
+from scheduler_core.policies.resolving import check_playable, resolve
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec

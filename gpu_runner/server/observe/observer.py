@@ -7,7 +7,7 @@ import time
 
 from gpu_runner.server.client.events import Clock
 from gpu_runner.server.observe.source import LookedAt
-from scheduler_core.types.records import Observed
+from scheduler_core.types.client_records import Observed
 
 SETTLE_S = 0.5  # servers publish what a request left behind some time after its last token
 

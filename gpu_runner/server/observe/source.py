@@ -10,7 +10,7 @@ from gpu_runner.server.http.request import NoAnswerError, ask
 from gpu_runner.server.observe.mapping import MetricMap, map_of, read_levels, read_totals
 from gpu_runner.server.observe.page import Page
 from scheduler_core.spec.server import MetricSource
-from scheduler_core.types.records import Observed
+from scheduler_core.types.client_records import Observed
 
 TIMEOUT_S = 5.0
 

@@ -11,19 +11,9 @@ from typing import Any
 from scheduler_core.evidence.audit import MOST_VIOLATIONS
 from scheduler_core.evidence.requests import Requests
 from scheduler_core.evidence.schema import AuditReport, Figure, Violation
+from scheduler_core.types.client_records import Answered, Observed, Sent, Streamed
 from scheduler_core.types.reasons import Outcome
-from scheduler_core.types.records import (
-    Answered,
-    Arrived,
-    Finished,
-    Observed,
-    Record,
-    RunFinished,
-    RunStarted,
-    Sent,
-    Step,
-    Streamed,
-)
+from scheduler_core.types.records import Arrived, Finished, Record, RunFinished, RunStarted, Step
 from scheduler_core.types.time import Ns
 
 

@@ -7,22 +7,10 @@ from scheduler_core.evidence.client.streams import Stream
 from scheduler_core.evidence.columns import MISSING, IntColumns, Ints
 from scheduler_core.evidence.fold import REQUEST_INTS, SEGMENT_COLUMNS, Labels, TakesRow, Window
 from scheduler_core.evidence.sweep import SEND_DELAY, UNATTRIBUTED
+from scheduler_core.types.client_records import Answered, ClientEffort, Deployed, Observed, Sent, Streamed
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.reasons import Outcome
-from scheduler_core.types.records import (
-    Answered,
-    Arrived,
-    ClientEffort,
-    Deployed,
-    Finished,
-    Loaded,
-    Observed,
-    Record,
-    RunFinished,
-    RunStarted,
-    Sent,
-    Streamed,
-)
+from scheduler_core.types.records import Arrived, Finished, Loaded, Record, RunFinished, RunStarted
 from scheduler_core.types.time import Ns
 
 CLIENT_INTS = ("connect_ns", "tries", "chunks", "longest_gap_end_ns", "queue_told")

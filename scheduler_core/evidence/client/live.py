@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 from scheduler_core.evidence.live import WINDOW_NS
 from scheduler_core.spec.job import Sample
+from scheduler_core.types.client_records import Observed, Sent, Streamed
 from scheduler_core.types.quantile import quantile
-from scheduler_core.types.records import Arrived, Finished, Observed, Record, Sent, Streamed
+from scheduler_core.types.records import Arrived, Finished, Record
 from scheduler_core.types.time import Ns, ms_from_ns, s_from_ns
 
 

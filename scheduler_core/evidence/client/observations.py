@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from scheduler_core.types.records import Observed
+from scheduler_core.types.client_records import Observed
 from scheduler_core.types.time import NS_PER_S, Ns
 
 # Name of an observed value -> what it is. Levels are now; totals grow since the first look at the source.

@@ -1,0 +1,207 @@
+"""From what a policy spec says to its complete form, and whether a target can play it: checked before anything runs."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from scheduler_core.policies.manifests import AS_SERVED, Manifest, manifest_of
+from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.fork import check_fork
+from scheduler_core.spec.policy import LEAVES_ONLY, SECTIONS, PolicySpec, PoolsSection
+from scheduler_core.spec.target import Profile, TargetSpec
+from scheduler_core.spec.topology import Topology
+from scheduler_core.types.errors import InputError, Problem
+
+
+def resolve(spec: PolicySpec) -> PolicySpec:
+    """``spec`` with every default of its preset written out.
+
+    Raises:
+        InputError: the preset is unknown, or a setting that it does not take is set.
+    """
+    manifest = manifest_of(spec.policy)
+    problems: list[Problem] = []
+    merged: dict[str, Any] = {"policy": spec.policy}
+    for section in SECTIONS:
+        default: dict[str, Any] = getattr(manifest.defaults, section).model_dump()
+        given: dict[str, Any] = getattr(spec, section).model_dump(exclude_none=True)
+        for key, value in given.items():
+            if f"{section}.{key}" not in manifest.settable and value != default[key]:
+                problems.append(_not_taken(manifest, section, key, default[key]))
+            choices = manifest.choices.get(f"{section}.{key}", (value,))
+            if value not in choices:
+                message = f"policy {manifest.name!r} takes one of {', '.join(choices)}, not {value!r}"
+                problems.append(Problem(f"{section}.{key}", message))
+        merged[section] = {**default, **given}
+    problems += _cache_problems(merged["cache"])
+    if problems:
+        raise InputError(problems)
+    return PolicySpec.model_validate(merged)
+
+
+def _cache_problems(cache: dict[str, Any]) -> Iterator[Problem]:
+    """What does not go together in a complete cache section."""
+    if cache.get("eviction") in LEAVES_ONLY and cache.get("prefix") == "hash":
+        yield Problem(
+            "cache.eviction",
+            f"{cache['eviction']} may drop a beginning before what follows it, which block hashes then find no more; "
+            "use it with prefix radix, or one of lru, lfu, slru, aged",
+        )
+    if cache.get("preemption") in ("swap", "cheapest") and not cache.get("host_blocks"):
+        yield Problem("cache.preemption", f"{cache['preemption']} copies to host memory: set cache.host_blocks as well")
+
+
+def _not_taken(manifest: Manifest, section: str, key: str, fixed: object) -> Problem:
+    takes = [name for name in manifest.settable if name.startswith(f"{section}.")]
+    always = "" if fixed is None else f" (always {fixed!r})"
+    return Problem(
+        f"{section}.{key}",
+        f"does not apply to policy {manifest.name!r}{always}; of this section it takes {', '.join(takes) or 'nothing'}",
+    )
+
+
+def check_against(spec: PolicySpec, *, model_length: int, kv_blocks: int | None) -> None:
+    """Refuse, when it is saved, a policy that could never serve what its target allows.
+
+    ``model_length`` is the longest sequence of the target's model in tokens, ``kv_blocks`` its pool, None if unknown.
+
+    Raises:
+        InputError: names each setting and what would be right.
+    """
+    full = resolve(spec)
+    problems: list[Problem] = []
+    budget = full.batch.token_budget
+    if full.batch.chunked_prefill is False and budget is not None and budget < model_length - 1:
+        problems.append(
+            Problem(
+                "batch.token_budget",
+                f"{budget} is below the model's longest prompt ({model_length - 1} tokens) and chunked_prefill is off, "
+                f"so longer prompts could never run; use at least {model_length - 1}, or switch chunked_prefill on",
+            )
+        )
+    if full.batch.chunked_prefill is False and full.batch.long_prefill_cap:
+        problems.append(
+            Problem("batch.long_prefill_cap", "cuts prompts into chunks, but chunked_prefill is off; set one of them")
+        )
+    if full.cache.blocks is not None and kv_blocks is not None and full.cache.blocks > kv_blocks:
+        problems.append(Problem("cache.blocks", f"{full.cache.blocks} is more than the {kv_blocks} of the target"))
+    if problems:
+        raise InputError(problems)
+
+
+def check_layout(policy: PolicySpec, target: TargetSpec) -> None:
+    """Refuse a resolved policy whose section ``pools`` does not suit the instances of ``target``."""
+    pools, topology = policy.pools, target.topology
+    if pools.layout == "single":
+        if topology is not None and topology.instances > 1:
+            message = f"is single, but the target has {topology.instances} instances; use replicas or split"
+            raise InputError([Problem("pools.layout", message)])
+        return
+    if topology is None:
+        message = f"is {pools.layout}, but the target is one instance; give it a topology, or use single"
+        raise InputError([Problem("pools.layout", message)])
+    if pools.scale is not None and pools.layout != "replicas":
+        raise InputError([Problem("pools.scale", f"scales replicas, but the layout is {pools.layout}")])
+    if pools.scale is not None and pools.scale.least > topology.instances:
+        message = f"is {pools.scale.least}, but the target has {topology.instances} instances"
+        raise InputError([Problem("pools.scale.least", message)])
+    if pools.layout == "split":
+        _check_split(pools, topology)
+
+
+def _check_split(pools: PoolsSection, topology: Topology) -> None:
+    groups = ", ".join(topology.groups)
+    prefill = pools.prefill or ()
+    problems = [
+        Problem("pools.prefill", f"there is no group {name!r}; the target has {groups}")
+        for name in prefill
+        if name not in topology.groups
+    ]
+    if not prefill or set(prefill) >= set(topology.groups):
+        message = f"name the groups that compute prompts and leave at least one to decode; the target has {groups}"
+        problems.append(Problem("pools.prefill", message))
+    if pools.move == "chunks" and pools.reserve != "arrival":
+        problems.append(Problem("pools.move", "chunks have somewhere to go only with reserve: arrival"))
+    if problems:
+        raise InputError(problems)
+
+
+def _check_execution(policy: PolicySpec, target: TargetSpec) -> None:
+    if policy.execution.overlap in (None, "none"):
+        return
+    if target.torch is not None and policy.execution.overlap == "pipelined":
+        message = "pipelined needs a modelled instance; kernels know two_stream and schedule_ahead"
+        raise InputError([Problem("execution.overlap", message)])
+    if target.torch is None and (
+        target.modelled is None or not (target.topology is None or target.topology.instances == 1)
+    ):
+        message = "needs one instance that plans its own steps; those of a cluster run theirs one by one"
+        raise InputError([Problem("execution.overlap", message)])
+
+
+def _check_served(policy: PolicySpec, *, server: bool) -> None:
+    if policy.policy == AS_SERVED.name and not server:
+        message = f"{AS_SERVED.name!r} says what a server was started with; this target runs a policy of its own"
+        raise InputError([Problem("policy", message)])
+
+
+def check_playable(policy: PolicySpec, target: TargetSpec, profile: Profile | None) -> PolicySpec:
+    """``policy`` with every default written out, if ``target`` can play it; ``profile`` is that of a modelled one.
+
+    Raises:
+        InputError: names what is wrong or what the target cannot do.
+    """
+    # What a torch model allows is known to its worker alone; 1 leaves only the checks against the pool.
+    model_length = 1 if profile is None else profile.model_length
+    kv_blocks = target.kv_blocks or (None if profile is None else profile.kv_blocks)
+    resolved = resolve(policy)
+    _check_served(policy, server=target.server is not None)
+    check_against(policy, model_length=model_length, kv_blocks=kv_blocks)
+    if target.server is None:  # how a deployment is laid out and executes, its own flags say
+        check_layout(resolved, target)
+        _check_execution(resolved, target)
+    return resolved
+
+
+def playable(policy: PolicySpec, target: TargetSpec, profile: Profile | None) -> bool:
+    """Whether `check_playable` has nothing against it."""
+    try:
+        check_playable(policy, target, profile)
+    except InputError:
+        return False
+    return True
+
+
+def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, PolicySpec]:
+    """Each arm's policy with every default written out, in the order of the arms.
+
+    ``profile`` is that of a modelled target, None for another.
+
+    Raises:
+        InputError: lists what is wrong in any arm, each with its path (``arms.NAME.batch.size``).
+    """
+    resolved: dict[str, PolicySpec] = {}
+    problems: list[Problem] = []
+    for name, policy in spec.arms.items():
+        try:
+            resolved[name] = check_playable(policy, spec.target, profile)
+        except InputError as error:
+            problems += [Problem(f"arms.{name}.{item.where}".rstrip("."), item.message) for item in error.problems]
+    problems += _fork_problems(spec, resolved)
+    if problems:
+        raise InputError(problems)
+    return resolved
+
+
+def _fork_problems(spec: ExperimentSpec, resolved: Mapping[str, PolicySpec]) -> list[Problem]:
+    trunk = resolved.get(spec.baseline)
+    if spec.fork is None or trunk is None:
+        return []
+    if spec.target.modelled is None or spec.target.topology is not None:
+        return [Problem("fork", "needs one modelled instance: only there is a beginning the same run every time")]
+    problems: list[Problem] = []
+    for name, policy in resolved.items():
+        try:
+            check_fork(trunk, policy)
+        except InputError as error:
+            problems += [Problem(f"arms.{name}.{item.where}", item.message) for item in error.problems]
+    return problems

@@ -1,0 +1,113 @@
+"""Evidence of several instances: where requests go, how they are handed over, what is started and drained."""
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from scheduler_core.types.time import Ns
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A request went to an instance of a cluster, by ``score`` (smaller is better); ``next_best`` is another's."""
+
+    kind: ClassVar[str] = "routed"
+    at_ns: Ns
+    request: int
+    instance: int
+    score: int = 0
+    next_best: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A request left the steps of its instance with its blocks, ready to go to another one."""
+
+    kind: ClassVar[str] = "parked"
+    at_ns: Ns
+    request: int
+    instance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """What was decided about a parked request: transfer, recompute, stay or fail.
+
+    ``transfer_ns`` and ``recompute_ns`` are the predictions it was decided by; ``reason`` is not empty where the first
+    choice was not possible.
+    """
+
+    kind: ClassVar[str] = "handoff"
+    at_ns: Ns
+    request: int
+    source: int
+    destination: int
+    action: str
+    reason: str = ""
+    transfer_ns: Ns = 0
+    recompute_ns: Ns = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """``bytes`` of a request's KV moved over a link from ``start_ns`` on; several pieces may make up one handoff."""
+
+    kind: ClassVar[str] = "transferred"
+    at_ns: Ns
+    start_ns: Ns
+    request: int
+    source: int
+    destination: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A request waits for a slot at an instance that holds the KV of its first ``tokens`` positions.
+
+    Its transfer is over, or it ``stayed`` where it was.
+    """
+
+    kind: ClassVar[str] = "landed"
+    at_ns: Ns
+    request: int
+    instance: int
+    epoch: int
+    tokens: int
+    stayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TransferFailed:
+    """A transfer broke off; nothing of it can be used."""
+
+    kind: ClassVar[str] = "transfer_failed"
+    at_ns: Ns
+    request: int
+    source: int
+    destination: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """A request that waited with delivered KV lost it, so that others can go on; it computes it anew."""
+
+    kind: ClassVar[str] = "revoked"
+    at_ns: Ns
+    request: int
+    blocks: int
+    tokens_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """An instance of a cluster is now off, starting, on or draining, and why."""
+
+    kind: ClassVar[str] = "scaled"
+    at_ns: Ns
+    instance: int
+    power: str
+    reason: str
+
+
+ClusterRecord: TypeAlias = Routed | Parked | Handoff | Transferred | Landed | TransferFailed | Revoked | Scaled
