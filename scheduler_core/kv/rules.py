@@ -8,10 +8,9 @@ class CacheRules:
     """How cached prompt beginnings are found and in which order they go.
 
     ``index`` is ``none``, ``hash`` or ``radix``; ``eviction`` one of `scheduler_core.kv.eviction.EVICTIONS`. The host
-    pool has ``host_blocks`` blocks; with ``offload`` evicted beginnings are written to it and loaded again on a hit.
+    pool, where swapped requests wait, has ``host_blocks`` blocks.
     """
 
     index: str = "hash"
     eviction: str = "lru"
     host_blocks: int = 0
-    offload: bool = False

@@ -1,4 +1,4 @@
-"""Random operations on a tiny host pool, against sets and lists."""
+"""Random operations on a tiny host pool, against lists and sets."""
 
 from typing import Any
 
@@ -10,37 +10,25 @@ from scheduler_core.kv.host import HostPool
 
 
 class HostMachine(RuleBasedStateMachine):
-    """The model keeps cached keys in order of use, and what the plan being made reads, fills or gives up."""
+    """The model keeps the tables of swapped requests, and what the plan being made gives up."""
 
     @initialize(total=st.integers(1, 5))
     def make(self, total: Any) -> None:
         self.pool = HostPool(total)
         self.total = total
         self.held: list[list[int]] = []
-        self.cached: list[tuple[int, int]] = []  # (key, block), least recently used first
-        self.busy: set[int] = set()  # blocks that this plan reads or fills, or whose content it gives up
+        self.busy: set[int] = set()  # blocks whose content this plan reads for the last time
 
     def room(self) -> Any:
-        held = sum(len(table) for table in self.held)
-        free = self.total - held - len(self.cached) - len(self.busy - {block for _, block in self.cached})
-        return free + sum(block not in self.busy for _, block in self.cached)
-
-    def taken(self, blocks: Any) -> None:
-        """``blocks`` were given out: none of them may be in use or touched by this plan."""
-        held = {block for table in self.held for block in table}
-        for block in blocks:
-            assert block not in self.busy and block not in held
-            spilled = [pair for pair in self.cached if pair[1] == block]
-            if spilled:  # then no block was free, and the least recently used of those not touched went
-                assert spilled[0] == next(pair for pair in self.cached if pair[1] not in self.busy)
-                self.cached.remove(spilled[0])
+        return self.total - sum(len(table) for table in self.held) - len(self.busy)
 
     @rule(count=st.integers(0, 3))
     def hold(self, count: Any) -> None:
-        assert self.pool.available == self.room()
         if count <= self.room():
             blocks = self.pool.hold(count)
-            self.taken(blocks)
+            held = {block for table in self.held for block in table}
+            assert len(set(blocks)) == count
+            assert not set(blocks) & (held | self.busy)
             self.held.append(blocks)
 
     @precondition(lambda self: bool(getattr(self, "held", [])))
@@ -50,51 +38,16 @@ class HostMachine(RuleBasedStateMachine):
         self.pool.give_back(table)
         self.busy |= set(table)
 
-    @rule(key=st.integers(0, 4))
-    def store(self, key: Any) -> None:
-        room = self.room()
-        block = self.pool.store(key)
-        here = [pair for pair in self.cached if pair[0] == key]
-        if here:
-            assert block is None
-            self.cached.remove(here[0])
-            self.cached.append(here[0])
-        elif room:
-            assert block is not None
-            self.taken([block])
-            self.cached.append((key, block))
-            self.busy.add(block)
-        else:
-            assert block is None
-
-    @rule(keys=st.lists(st.integers(0, 4), max_size=3, unique=True))
-    def load(self, keys: Any) -> None:
-        blocks = dict(self.cached)
-        found = self.pool.match(keys, 0, len(keys))
-        assert found == next((n for n, key in enumerate(keys) if key not in blocks), len(keys))
-        assert self.pool.read(keys[:found]) == [blocks[key] for key in keys[:found]]
-        for key in keys[:found]:
-            self.cached.remove((key, blocks[key]))
-            self.cached.append((key, blocks[key]))
-            self.busy.add(blocks[key])
-
     @rule()
     def settle(self) -> None:
         self.pool.settle()
         self.busy.clear()
-
-    @rule()
-    def clear(self) -> None:
-        assert self.pool.clear() == len(self.cached)
-        self.busy |= {block for _, block in self.cached}
-        self.cached = []
 
     @invariant()
     def agrees(self) -> None:
         if hasattr(self, "pool"):
             self.pool.check(self.held)
             assert self.pool.available == self.room()
-            assert self.pool.cached == len(self.cached)
 
 
 TestHost = HostMachine.TestCase

@@ -37,7 +37,6 @@ class Scheduled(Spec):
     profile: Profile
     kv_blocks: PositiveInt = 512
     noise_seed: int | None = None
-    separated: bool = Field(False, description="Prefill and decode pools, the state handed over between them.")
 
 
 class Behaviour(Spec):
