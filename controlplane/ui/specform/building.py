@@ -155,7 +155,8 @@ class _Builder:
         here, where = _join(name, field_name), _join(path, field_name)
         value = data[field_name] if data.get(field_name) is not None else _default_data(info, shape)
         if shape.kind == "model" and shape.model is not None:
-            self._section = field_name
+            if model is PolicySpec:
+                self._section = field_name
             node = self.model(shape.model, here, where, value if isinstance(value, Mapping) else {})
             node.label, node.help = label, info.description or node.help
             if model is PolicySpec and path and isinstance(node, Group):
