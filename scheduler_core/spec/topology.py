@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Share, Spec
 
@@ -35,7 +35,10 @@ class ColdStart(Spec):
 
 
 class Topology(Spec):
-    """Instances by group, in order; routing and the use of each group are the policy's (its section ``pools``)."""
+    """Instances by group, numbered in order of the groups' names, however they were written or stored.
+
+    Routing and the use of each group are the policy's (its section ``pools``).
+    """
 
     groups: dict[Name, InstanceGroup] = Field(
         min_length=1, max_length=64, description="Groups of equal instances by name."
@@ -47,6 +50,11 @@ class Topology(Spec):
     link_shared: bool = Field(
         True, description="Whether transfers under way at once share the bandwidth, or each pair has its own."
     )
+
+    @field_validator("groups")
+    @classmethod
+    def _by_name(cls, groups: dict[str, InstanceGroup]) -> dict[str, InstanceGroup]:
+        return dict(sorted(groups.items()))
 
     def profiles(self, choose: Callable[[str, str], ProfileT]) -> dict[str, ProfileT]:
         """By group, what ``choose(name, where)`` finds for those that name a profile of their own."""

@@ -12,12 +12,12 @@ from scheduler_core.types.cluster_records import Handoff, Landed, Parked, Revoke
 from scheduler_core.types.records import Finished, Step
 from tests.cluster.test_replicas import COSTLY, REQUESTS, summary_of
 
-GROUPS = {"p": 1, "d": 1}
+GROUPS = {"a": 1, "b": 1}
 
 
 def split(**settings_: Any) -> Any:
-    """A spec with separated pools; group ``p`` computes prompts."""
-    return policy_spec("vllm_v1", pools__layout="split", pools__prefill=("p",), **settings_)
+    """A spec with separated pools; group ``a`` computes prompts."""
+    return policy_spec("vllm_v1", pools__layout="split", pools__prefill=("a",), **settings_)
 
 
 def ends_of(sink: Any) -> dict[int, tuple[str, int]]:
@@ -51,9 +51,9 @@ def test_transfers_under_way_at_once_share_the_link() -> None:
     """
     both = [request(0, 100, 2), request(1, 100, 2)]
     speed: dict[str, Any] = {"link_gb_per_s": 0.1, "link_latency_us": 0, "kv_bytes_per_token": 1000}
-    _, shared, _ = play_cluster(split(), both, {"p": 1, "d": 2}, **speed)
+    _, shared, _ = play_cluster(split(), both, {"a": 1, "b": 2}, **speed)
     assert [r.at_ns for r in shared.of(Landed)] == [3_000_000, 3_000_000]
-    _, own, _ = play_cluster(split(), both, {"p": 1, "d": 2}, link_shared=False, **speed)
+    _, own, _ = play_cluster(split(), both, {"a": 1, "b": 2}, link_shared=False, **speed)
     assert [(r.at_ns, r.instance) for r in own.of(Landed)] == [(2_000_000, 1), (2_000_000, 2)]
 
 
@@ -158,7 +158,7 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
         cache__block_size=4,
         cache__prefix=prefix,
         pools__layout="split",
-        pools__prefill=("p",),
+        pools__prefill=("a",),
         pools__handoff=handoff,
         pools__broken=broken,
         pools__reserve=how[0],
@@ -169,7 +169,7 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
     report, sink, cluster = play_cluster(
         spec,
         requests,
-        {"p": sizes[0], "d": sizes[1]},
+        {"a": sizes[0], "b": sizes[1]},
         capacity=Capacity(12, 1000),
         target=COSTLY,
         cancels=cancels,
@@ -190,7 +190,7 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
 def test_pools_never_share_a_step() -> None:
     """Fifty requests: the prefill pool grants no decode, the decode pool no prefill (M4)."""
     requests = [request(i, 20 + i % 7, 3 + i % 5, at_ms=i / 3) for i in range(50)]
-    _, sink, _ = play_cluster(split(), requests, {"p": 2, "d": 2})
+    _, sink, _ = play_cluster(split(), requests, {"a": 2, "b": 2})
     phases = {(step.instance // 2, grant[4]) for step in sink.of(Step) for grant in step.grants}
     assert phases == {(0, "prefill"), (1, "decode")}
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.policies.presets import Capacity
+from scheduler_core.spec.topology import InstanceGroup, Topology
 from scheduler_core.testing.builders import play, play_cluster, policy_spec, profile, request
 from scheduler_core.types.cluster_records import Routed
 from scheduler_core.types.records import Finished, Record, RunFinished, RunStarted, Step
@@ -164,3 +165,13 @@ def test_routing_depends_on_no_process(route: str) -> None:
     requests = [request(i, 8 + 16 * (i % 3), 4, at_ms=i / 2, session=i % 3, prefix_blocks=(i % 3,)) for i in range(20)]
     first, second = (play_cluster(spec, requests, {"a": 2, "b": 2})[1].records for _ in range(2))
     assert first == second
+
+
+def test_instances_are_numbered_by_the_names_of_their_groups() -> None:
+    """A database may give the keys of an object back in another order; who is instance 0 must not hang on that."""
+    groups = {"b": InstanceGroup(count=2), "a": InstanceGroup()}
+    assert (
+        list(Topology(groups=groups).groups)
+        == list(Topology(groups=dict(reversed(groups.items()))).groups)
+        == ["a", "b"]
+    )
