@@ -1,7 +1,7 @@
 """The workload spec: who asks, when, how much, and what they were promised."""
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -9,19 +9,6 @@ from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Seed, Sha
 from scheduler_core.types.patience import Patience, Promise
 from scheduler_core.types.time import NS_PER_MS, ns_from_ms
 
-TRACE_FORMATS = (
-    "azure-2023",
-    "azure-2024",
-    "azure-2025",
-    "mooncake",
-    "qwen-bailian",
-    "burstgpt",
-    "vidur",
-    "splitwise",
-    "llmservingsim",
-    "csv",
-    "jsonl",
-)
 TraceFormat = Literal[
     "azure-2023",
     "azure-2024",
@@ -35,6 +22,7 @@ TraceFormat = Literal[
     "csv",
     "jsonl",
 ]
+TRACE_FORMATS: tuple[str, ...] = get_args(TraceFormat)
 
 
 # --- arrivals -------------------------------------------------------------------------------------------------------
