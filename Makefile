@@ -6,7 +6,7 @@ RUN = $(PYTHON) bootstrap.py
 DEV = $(PYTHON) bootstrap.py --dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-vllm test-vllm-parity lint types bench chaos lock clean
+.PHONY: help demo up test explore test-vllm test-vllm-parity lint types bench chaos lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ test: ## lint, types, then every test
 	echo "All other tests, on two processes:"; \
 	$(DEV) -m pytest -q -n 2 --dist loadfile -m "not stack and not browser" || status=1; \
 	exit $$status
+
+explore: ## the property tests on examples that no run has drawn before
+	@HYPOTHESIS_PROFILE=explore $(DEV) -m pytest -q -n 2 tests/core tests/cluster tests/engine tests/evidence tests/verdict
 
 test-vllm-parity: ## vllm_v1 beside the scheduler of an installed vLLM (HEADWAY_VLLM_PYTHON=its interpreter)
 	@test -x "$$HEADWAY_VLLM_PYTHON" || { echo "headway: HEADWAY_VLLM_PYTHON must be the Python of an environment with vLLM; docs/parity.md says how to make one" >&2; exit 1; }

@@ -6,7 +6,7 @@ leases, so that leasing, releasing and evicting cost O(pieces), whatever their l
 
     free   = clean (hold nothing known) + cached (blocks of idle pieces)
     leased = blocks of pieces in tables + blocks that their holders have not filled yet
-    fenced = released, but not free before a step has come back
+    fenced = leased only by tables given up, whose leases end when a step has come back
 
 Where several pieces hold the same blocks of a sequence, the one published first is found (V-23).
 """
@@ -21,7 +21,7 @@ from scheduler_core.types.errors import LawError
 class Piece:
     """Blocks ``low .. high - 1`` of the sequence named ``space``; ``tables`` are those that lease it.
 
-    ``slot`` is its place in the order of eviction, None while it is leased or fenced.
+    ``slot`` is its place in the order of eviction, None while it is leased.
     """
 
     __slots__ = ("high", "low", "slot", "space", "tables")
@@ -79,7 +79,7 @@ class Extents:
         # Slots in order of eviction; a slot's pieces were one once, and go from the last position to the first.
         self._slots: OrderedDict[int, list[Piece]] = OrderedDict()
         self._stamp = count()
-        self._fenced: dict[int, tuple[list[Piece], int]] = {}
+        self._fenced: dict[int, list[tuple[Table, int]]] = {}
 
     def take(self, blocks: int) -> None:
         """Lease free blocks: those that hold nothing known, then what was released longest ago (V-24)."""
@@ -102,8 +102,6 @@ class Extents:
                     end = piece.low  # from there on this one, published earlier, is the one that is found
             else:
                 return False
-            if piece.slot is None and not piece.tables:
-                return False  # behind a fence
             end = min(end, piece.high)
             found.add(piece, low, end)
             low = end
@@ -149,32 +147,34 @@ class Extents:
 
     def release(self, table: Table, unknown: int, *, fence: int | None = None) -> None:
         """End the leases of a table, last position first (V-24), and of ``unknown`` blocks never published."""
+        if fence is not None:
+            self._fenced.setdefault(fence, []).append((table, unknown))
+            return
         freed = []
         for piece in reversed(table.pieces):
             piece.tables.remove(table)
             if not piece.tables:
                 freed.append(piece)
-        if fence is None:
-            self._settle(freed, unknown)
-        elif freed or unknown:
-            pieces, blocks = self._fenced.get(fence, ([], 0))
-            self._fenced[fence] = (pieces + freed, blocks + unknown)
+        self._settle(freed, unknown)
 
     def lift(self, fence: int) -> None:
-        """Nothing touches what stands behind ``fence`` any more."""
-        if fence in self._fenced:
-            self._settle(*self._fenced.pop(fence))
+        """Nothing touches what stands behind ``fence`` any more: its leases end."""
+        for table, unknown in self._fenced.pop(fence, ()):
+            self.release(table, unknown)
 
     def check(self, tables: Iterable[Table], unknown: int) -> None:
         """Conservation, with ``unknown`` leased blocks in no piece; `LawError` with every term. O(pieces)."""
         idle = [piece for slot in self._slots.values() for piece in slot]
-        fenced = sum(_size(pieces) + blocks for pieces, blocks in self._fenced.values())
+        given_up = [given for behind in self._fenced.values() for given in behind]
+        fenced = sum(blocks for _, blocks in given_up)
         known = [piece for pieces in self._of.values() for piece in pieces]
         leased = [piece for piece in known if piece.tables]
         terms = f"free {self.free} + leased {_size(leased)} + {unknown} + fenced {fenced}"
         if self.free + _size(leased) + unknown + fenced != self.total or _size(idle) != self.cached:
             raise LawError(f"{terms} != total {self.total} (cached {self.cached}, counted {_size(idle)})")
-        holders = [(id(piece), id(table)) for table in tables for piece in table.pieces]
+        holders = [
+            (id(piece), id(table)) for table in [*tables, *(table for table, _ in given_up)] for piece in table.pieces
+        ]
         if sorted(holders) != sorted((id(piece), id(table)) for piece in known for table in piece.tables):
             raise LawError("the tables of pieces differ from the pieces of tables")
         if any(piece.low >= piece.high or (piece.tables and piece.slot is not None) for piece in known):

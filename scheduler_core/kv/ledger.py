@@ -5,13 +5,18 @@
     clean-free   holds nothing anyone knows
     cached-free  nobody uses it, its content is indexed and may be hit again
     leased       in the table of one or more requests (the lease count)
-    fenced       released, but an executor may still be writing or reading it
+    fenced       leased only by tables given up, which an executor may still be writing or reading
 
-Law: clean + cached + leased + fenced = total, and the lease counts add up to the lengths of all tables.
+A table given up behind a fence keeps its leases until the fence is lifted, so whatever the fence holds back is
+protected as if its request lived: another may lease it too, and nothing is evicted from under it.
+
+Law: clean + cached + leased + fenced = total, and the lease counts add up to the lengths of all tables, the fenced
+ones included.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import takewhile
+from itertools import chain
 
 from scheduler_core.kv.prefix import Evicted, PrefixIndex
 from scheduler_core.types.errors import CallerError, LawError
@@ -33,7 +38,7 @@ class Ledger:
         self._index = index
         self._clean = list(range(first + total - 1, first - 1, -1))  # a stack: its end is allocated next
         self._leases = [0] * (first + total)
-        self._fenced: dict[int, list[int]] = {}
+        self._fenced: dict[int, list[Sequence[int]]] = {}
 
     @property
     def free(self) -> int:
@@ -76,13 +81,6 @@ class Ledger:
         self._index.hit(blocks)
         self._share(blocks)
 
-    def readable(self, blocks: list[int]) -> list[int]:
-        """The beginning of ``blocks`` up to the first that stands behind a fence."""
-        if not self._fenced:
-            return blocks
-        fenced = {block for behind in self._fenced.values() for block in behind}
-        return list(takewhile(lambda block: block not in fenced, blocks))
-
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of ``blocks`` are free: adopting them would shrink what can be allocated (V-10)."""
         return sum(1 for block in blocks if not self._leases[block])
@@ -110,6 +108,9 @@ class Ledger:
 
     def release(self, table: Sequence[int], *, fence: int | None = None) -> None:
         """End one lease of each block, last block first (V-24), at once or when ``fence`` is lifted."""
+        if fence is not None:
+            self._fenced.setdefault(fence, []).append(table)
+            return
         freed, leases = [], self._leases
         for block in reversed(table):
             count = leases[block] - 1
@@ -118,14 +119,12 @@ class Ledger:
             leases[block] = count
             if not count:
                 freed.append(block)
-        if fence is None:
-            self._settle(freed)
-        elif freed:
-            self._fenced.setdefault(fence, []).extend(freed)
+        self._settle(freed)
 
     def lift(self, fence: int) -> None:
-        """Nothing touches the blocks behind ``fence`` any more: they are free. Unknown fences are ignored."""
-        self._settle(self._fenced.pop(fence, []))
+        """Nothing touches what stands behind ``fence`` any more: its leases end. Unknown fences are ignored."""
+        for table in self._fenced.pop(fence, ()):
+            self.release(table)
 
     def evict(self, count: int) -> int:
         """Make at least ``count`` cached blocks clean, as many as there are; returns how many."""
@@ -135,19 +134,18 @@ class Ledger:
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Conservation over ``tables``; `LawError` with every term. O(total)."""
-        counted: dict[int, int] = {}
-        for table in tables:
-            for block in table:
-                counted[block] = counted.get(block, 0) + 1
-        fenced = [block for blocks in self._fenced.values() for block in blocks]
+        live = Counter(chain.from_iterable(tables))
+        given_up = Counter(block for behind in self._fenced.values() for block in chain.from_iterable(behind))
         cached = self._index.eviction_order()
         leased = {block: count for block, count in enumerate(self._leases) if count}
-        terms = f"clean {self.clean} + cached {self.cached} + leased {len(leased)} + fenced {len(fenced)}"
-        if self.free + len(leased) + len(fenced) != self.total or len(cached) != self.cached:
+        fenced = given_up.keys() - live.keys()
+        terms = f"clean {self.clean} + cached {self.cached} + leased {len(live)} + fenced {len(fenced)}"
+        if self.free + len(leased) != self.total or len(cached) != self.cached:
             raise LawError(f"{terms} != total {self.total} (cached blocks counted: {len(cached)})")
+        counted = live + given_up
         if counted != leased:
             raise LawError(f"lease counts {leased} differ from block tables {counted}")
-        places = [*self._clean, *cached, *leased, *fenced]
+        places = [*self._clean, *cached, *leased]
         if sorted(places) != list(range(self.first, self.first + self.total)):
             raise LawError(f"a block is in two places or in none: {sorted(places)}")
         known = [block for block in self._clean if block in self._index]
@@ -173,20 +171,9 @@ class Ledger:
 
     def _share(self, blocks: Sequence[int]) -> None:
         leases = self._leases
-        unleased = [block for block in blocks if not leases[block]]
-        if self._fenced and unleased:  # behind a fence, but what it holds is known: only others were to be written
-            unleased = self._unfence(unleased)
-        self._index.take(unleased)
+        self._index.take([block for block in blocks if not leases[block]])
         for block in blocks:
             leases[block] += 1
-
-    def _unfence(self, blocks: list[int]) -> list[int]:
-        """Take those of ``blocks`` that stand behind a fence from there; returns the others."""
-        wanted, fenced = set(blocks), set[int]()
-        for fence, behind in self._fenced.items():
-            fenced |= wanted.intersection(behind)
-            self._fenced[fence] = [block for block in behind if block not in wanted]
-        return [block for block in blocks if block not in fenced]
 
     def _settle(self, blocks: list[int]) -> None:
         """Known blocks go to the index, unknown ones to the front, to be allocated in the order given (V-24)."""

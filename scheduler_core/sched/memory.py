@@ -189,7 +189,7 @@ class BlockMemory:
         if not self.caching:
             return []
         most = (request.known - 1) // self.block_size
-        return self._ledger.readable(self._index.match(self._keys.extend(request, most)[:most]))
+        return self._index.match(self._keys.extend(request, most)[:most])
 
     def found(self, request: LiveRequest) -> tuple[Sequence[int], int]:
         if not self.caching:

@@ -182,3 +182,24 @@ def test_frequency_keeps_what_recency_loses() -> None:
     for prefix in ("hash", "radix"):
         assert hits_of("lru", prefix) == 64
         assert hits_of("lfu", prefix) == 10 * 64
+
+
+def test_a_fence_holds_a_continuation_together_with_its_beginning() -> None:
+    """Blocks a -> b are given up behind a fence; another request takes a and gives it up at once.
+
+    b may still be read, so a, on which it hangs, must not count as evictable either: of 3 blocks 1 is free. When the
+    fence is lifted, the leaf a-b goes whole.
+    """
+    index = RadixIndex(3)
+    ledger = Ledger(3, index)
+    first = ledger.allocate(2)
+    ledger.publish(["a", "ab"], first, (0, 2))
+    ledger.release(first, fence=0)
+    shared = index.match(["a"])
+    ledger.adopt(shared)
+    ledger.release(shared)
+    assert (ledger.free, ledger.cached, ledger.evict(1)) == (1, 0, 0)
+    ledger.check([])
+    ledger.lift(0)
+    assert (ledger.free, ledger.cached, ledger.evict(2)) == (3, 2, 2)
+    ledger.check([])

@@ -23,7 +23,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.order = list(range(total))
         self.keys: dict[int, int] = {}
         self.live: dict[int, list[int]] = {}
-        self.fenced: dict[int, list[int]] = {}
+        self.fenced: dict[int, list[list[int]]] = {}
         self.made = 0
 
     @rule(target=tables, data=st.data())
@@ -53,9 +53,6 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.keys[block] == key
         missing = keys[len(found) : len(found) + 1]
         assert not missing or missing[0] not in self.keys.values()
-        fenced = {block for blocks in self.fenced.values() for block in blocks}
-        found = self.ledger.readable(found)
-        assert not fenced & set(found)
         assert self.ledger.idle(found) == sum(block in self.order for block in found)
         self.ledger.adopt(found)
         self.order = [block for block in self.order if block not in found]
@@ -69,20 +66,23 @@ class LedgerMachine(RuleBasedStateMachine):
         if blocks is None:
             return
         self.ledger.release(blocks, fence=fence)
-        still = {block for others in self.live.values() for block in others}
-        freed = [block for block in reversed(blocks) if block not in still]
         if fence is None:
-            self.settle(freed)
+            self.settle(blocks)
         else:
-            self.fenced.setdefault(fence, []).extend(freed)
+            self.fenced.setdefault(fence, []).append(blocks)
 
-    @precondition(lambda self: self.fenced)
+    @precondition(lambda self: any(self.fenced.values()))
     @rule(fence=st.integers(0, 1))
     def lift(self, fence: Any) -> None:
         self.ledger.lift(fence)
-        self.settle(self.fenced.pop(fence, []))
+        behind = self.fenced.get(fence, [])
+        while behind:
+            self.settle(behind.pop(0))
 
-    def settle(self, freed: Any) -> None:
+    def settle(self, blocks: Any) -> None:
+        behind = [table for tables in self.fenced.values() for table in tables]
+        still = {block for others in [*self.live.values(), *behind] for block in others}
+        freed = [block for block in reversed(blocks) if block not in still]
         unknown = [block for block in freed if block not in self.keys]
         known = [block for block in freed if block in self.keys]
         self.order = [*unknown, *self.order, *known]
