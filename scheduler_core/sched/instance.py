@@ -14,9 +14,10 @@ from scheduler_core.sched.laws import check_conservation, check_liveness, check_
 from scheduler_core.sched.memory import BlockMemory, blocks_for
 from scheduler_core.sched.moving import Leaving, Reserved, depart, lodge, park, reserve, revoke_lodged
 from scheduler_core.sched.plan import Completed, Ended, Occupancy, Planned
-from scheduler_core.sched.planner import StateView, StepBuilder
+from scheduler_core.sched.planner import StepBuilder
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
+from scheduler_core.sched.state_view import StateView
 from scheduler_core.sched.stopping import Stop, requeue
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.plan import StepPlan, StepResult

@@ -1,7 +1,5 @@
 """Builds one step: serve, preempt, admit, in the order that the policy's shape says."""
 
-from collections.abc import Iterable
-
 from scheduler_core.kv.prefix import Hits
 from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import APART, LiveRequest
@@ -10,8 +8,8 @@ from scheduler_core.sched.decisions import Deferral, Publish, Serve
 from scheduler_core.sched.memory import shortage
 from scheduler_core.sched.policy import PolicySet, Watch
 from scheduler_core.sched.state import InstanceState
+from scheduler_core.sched.state_view import StateView
 from scheduler_core.sched.stopping import Stop, pause, requeue, stop, take_back, youngest_paused
-from scheduler_core.sched.view import RequestView
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.plan import Grant, Phase
 from scheduler_core.types.reasons import Defer, Preempt, Stall
@@ -30,51 +28,6 @@ _BATCH_FULL = Defer.BATCH_FULL
 _NO_BLOCKS = Defer.NO_BLOCKS
 _NO_BUDGET = Defer.NO_BUDGET
 _PREEMPTED_THIS_STEP = Defer.PREEMPTED_THIS_STEP
-
-
-class StateView:
-    """The view of an instance that policies are given."""
-
-    __slots__ = ("_state", "budget_left", "now_ns")
-
-    def __init__(self, state: InstanceState, now_ns: Ns, budget_left: int) -> None:
-        self._state = state
-        self.now_ns = now_ns
-        self.budget_left = budget_left
-
-    @property
-    def free_blocks(self) -> int:
-        return self._state.memory.free
-
-    @property
-    def total_blocks(self) -> int:
-        return self._state.memory.total
-
-    @property
-    def pledged_blocks(self) -> int:
-        return self._state.memory.pledged
-
-    @property
-    def running(self) -> int:
-        return len(self._state.running) + len(self._state.held)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._state.waiting)
-
-    @property
-    def arrivals_over(self) -> bool:
-        return self._state.arrivals_over
-
-    @property
-    def prefilling(self) -> bool:
-        return any(request.prefilling for request in self._state.apart.values())
-
-    def running_requests(self) -> Iterable[RequestView]:
-        return tuple(self._state.running.values())
-
-    def head(self) -> RequestView | None:
-        return self._state.waiting.head()
 
 
 class StepBuilder:

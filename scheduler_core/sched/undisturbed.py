@@ -18,9 +18,9 @@ from scheduler_core.sched.admission import first_length, start
 from scheduler_core.sched.commit import AT_LIMIT, STOPPED
 from scheduler_core.sched.decisions import INTERLEAVED, Publish, Retain
 from scheduler_core.sched.plan import FusedStep
-from scheduler_core.sched.planner import StateView
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
+from scheduler_core.sched.state_view import StateView
 from scheduler_core.types.plan import Grant, Phase
 from scheduler_core.types.shape import causal_pairs
 from scheduler_core.types.time import NEVER, Ns
