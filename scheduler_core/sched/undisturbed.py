@@ -23,7 +23,7 @@ from scheduler_core.sched.state import InstanceState
 from scheduler_core.sched.state_view import StateView
 from scheduler_core.types.plan import Grant, Phase
 from scheduler_core.types.shape import causal_pairs
-from scheduler_core.types.time import NEVER, Ns
+from scheduler_core.types.time import Ns
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
 _ENDED = State.ENDED
@@ -67,7 +67,8 @@ class Ends(Protocol):
 class World(Protocol):
     """What happens around an instance: told and asked by the loop, known to the simulator alone.
 
-    ``next_ns`` is when the next request arrives, ``cut_ns`` when the next one may be ended from outside.
+    ``next_ns`` is when the next request arrives. A step that would begin at ``stop_ns`` or later is not played, and one
+    that would end at ``bar_ns`` or later may be met by something from outside; both may change while steps are played.
     ``duration_ns`` is a step's time by (prefill tokens, decoding requests, context tokens, prefill pairs, number,
     joined), see `scheduler_core.types.shape.StepShape`; ``decode_ns`` by (decoding requests, context tokens, number)
     where nothing else is in the step; ``decode_line`` gives (a, b, c) by decoding requests where that is
@@ -75,7 +76,8 @@ class World(Protocol):
     """
 
     next_ns: Ns
-    cut_ns: Ns
+    stop_ns: Ns
+    bar_ns: Ns
     observe: Callable[[FusedStep, Ns, Ns], None] | None
 
     @property
@@ -104,7 +106,7 @@ class Undisturbed:
     """Plays steps of an instance as long as nobody is disturbed.
 
     ``steps`` and ``planned`` count all steps, and those that are no repetition of the one before. ``pending`` is a step
-    in which a request may be ended from outside, with its end: it is planned, and the caller completes it.
+    that something from outside may meet, with its end: it is planned, and the caller completes it.
     """
 
     def __init__(self, state: InstanceState, policy: PolicySet) -> None:
@@ -121,15 +123,15 @@ class Undisturbed:
         self.pending: tuple[FusedStep, Ns] | None = None
 
     def play(self, world: World, now_ns: Ns, *, wake_ns: Ns, most_waiting: int) -> Ns:
-        """Play from ``now_ns`` until the planner must be asked or a step is `pending`; returns when that is.
+        """Play from ``now_ns`` until the planner must be asked, the world stops it or a step is `pending`.
 
-        The first step takes ``wake_ns`` longer than it otherwise would; requests are delivered while fewer than
-        ``most_waiting`` wait.
+        Returns when that is. The first step takes ``wake_ns`` longer than it otherwise would; requests are
+        delivered while fewer than ``most_waiting`` wait.
         """
         state, cohort, view = self._state, self._cohort, self._view
         requests, running, sizes = state.requests, state.running, cohort.sizes
         budget, size, block_size = self._limits.token_budget, self._limits.size, self._limits.block_size
-        while True:
+        while now_ns < world.stop_ns:
             if world.next_ns <= now_ns and len(requests) - len(running) < most_waiting:
                 world.deliver(now_ns)
             count, growth = cohort.count, sizes[cohort.tick % block_size]
@@ -157,6 +159,7 @@ class Undisturbed:
             if self.pending is not None:
                 return now_ns
             wake_ns = 0
+        return now_ns
 
     # --- planning ----------------------------------------------------------------------------------------------
 
@@ -244,7 +247,7 @@ class Undisturbed:
         state.next_step = number + 1
         self.planned += 1
         end_ns = now_ns + world.duration_ns(prefill, decode, context, pairs, number, joined) + wake_ns
-        if world.cut_ns <= end_ns:
+        if world.bar_ns <= end_ns:
             self.pending = self._step(number, served, sampled), end_ns
             return now_ns
         if world.observe is not None:
@@ -277,15 +280,16 @@ class Undisturbed:
         state, cohort, memory, ends = self._state, self._cohort, self._memory, world.ends
         decode_ns, sizes, block_size, by_member = world.decode_ns, cohort.sizes, memory.block_size, self._by_member
         waits = len(state.requests) > len(state.running)
-        until_ns = NEVER if waits and self._patient else world.next_ns  # a blocked head ignores newcomers
+        # A blocked head ignores newcomers.
+        until_ns = world.stop_ns if waits and self._patient else min(world.stop_ns, world.next_ns)
         count, number = cohort.count, state.next_step
         first, slides = number, not by_member and world.observe is None
         while True:
             if slides and not wake_ns and cohort.tick + 1 < ends.next_tick:
-                before, now_ns = cohort.tick, self._slide(world, now_ns, min(until_ns, world.cut_ns))
+                before, now_ns = cohort.tick, self._slide(world, now_ns, min(until_ns, world.bar_ns))
                 number += cohort.tick - before
             end_ns = now_ns + decode_ns(count, cohort.context_tokens, number) + wake_ns
-            if world.cut_ns <= end_ns:
+            if world.bar_ns <= end_ns:
                 self.pending = FusedStep(number, (), count, cohort.context_tokens, True), end_ns
                 break
             if world.observe is not None:
@@ -296,7 +300,8 @@ class Undisturbed:
             cohort.context_tokens += count
             if tick >= ends.next_tick:
                 self._finish(ends.take(tick), world, now_ns)
-                count, until_ns = cohort.count, world.next_ns  # an end may bring the next turn
+                # An end may bring the next turn.
+                count, until_ns = cohort.count, min(world.stop_ns, world.next_ns)
                 if waits or not count:
                     break
             growth = sizes[tick % block_size]

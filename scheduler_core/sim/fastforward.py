@@ -65,21 +65,43 @@ class FastForward:
         self._now: Ns = 0
         self._busy_until: Ns = 0
         self._planned = self._steps = 0
+        self._begun: tuple[FusedStep, Ns] | None = None
         self._timed = policy.starvation_ns is not None or policy.gate is not None
         self._patient = policy.order.first_come and not policy.limits.queue_limit and policy.gate is None
         self._queue = max(LEAST_QUEUE, policy.limits.size + 1)
 
     def run(self, requests: Iterable[PlannedRequest]) -> FastReport:
         """Play all ``requests`` to their end."""
-        arrivals, world, instance = ArrivalStream(requests), self._world, self.instance
+        self.open(ArrivalStream(requests))
+        self.play()
+        if self._world.tracks:
+            raise LawError(f"{len(self._world.tracks)} requests are open, but nothing is due any more")
+        return self.report()
+
+    def open(self, arrivals: ArrivalStream) -> None:
+        """These are the requests that `play` lets arrive."""
         # With first come, first served, who stands behind a blocked head matters only when the head moves: arrivals
         # stay in the stream until the queue runs low. Time and memory then do not grow with the backlog.
-        world.open(arrivals, most_waiting=self._queue if self._patient and arrivals.independent else NEVER)
-        while True:
+        self._world.open(arrivals, most_waiting=self._queue if self._patient and arrivals.independent else NEVER)
+
+    def play(self, until_ns: Ns = NEVER, *, horizon_ns: Ns = NEVER) -> Ns:
+        """Play on: steps that begin before ``until_ns``, of which those that end at ``horizon_ns`` or later stay begun.
+
+        Returns when there will be something to do if nothing comes from outside: a step to plan, or one to complete.
+        What comes from outside must not be due before the last call's ``horizon_ns``, and not before its ``until_ns``
+        unless a begun step is to meet it.
+        """
+        world, instance = self._world, self.instance
+        world.play_to(until_ns, horizon_ns)
+        if self._begun is not None:
+            self._end_begun()
+        while self._begun is None and self._now < world.stop_ns:
             world.deliver(self._now)
             if self._glide():
                 continue
-            if arrivals.over:
+            if self._now >= world.stop_ns:
+                break
+            if world.arrivals.over:
                 instance.close_arrivals()
             step = instance.plan_fused(self._now)
             if step is not None:
@@ -87,16 +109,18 @@ class FastForward:
                 continue
             wakes = instance.next_wakeup(self._now)
             due = min(world.next_ns, NEVER if wakes is None else wakes, world.cut_ns if world.tracks else NEVER)
-            if due == NEVER:
-                break
+            if due >= until_ns:
+                return due
             self._now = max(self._now, due)
-        if world.tracks:
-            raise LawError(f"{len(world.tracks)} requests are open, but nothing is due any more")
-        undisturbed = instance.undisturbed
+        return self._now if self._begun is None else self._begun[1]
+
+    def report(self) -> FastReport:
+        """Totals so far."""
+        steps, planned, undisturbed = self._steps, self._planned, self.instance.undisturbed
         if undisturbed is not None:
-            self._steps += undisturbed.steps
-            self._planned += undisturbed.planned
-        return FastReport(self._steps, self._planned, world.rows, self._now, world.preemptions)
+            steps += undisturbed.steps
+            planned += undisturbed.planned
+        return FastReport(steps, planned, self._world.rows, self._now, self._world.preemptions)
 
     # --- steps -------------------------------------------------------------------------------------------------
 
@@ -136,8 +160,10 @@ class FastForward:
         while True:
             end = self._now + world.decode_ns(decoders, cohort.context_tokens, number) + wake
             wake = 0
-            if cohort.tick + 1 >= world.ends.next_tick or world.cut_ns <= end:
+            if cohort.tick + 1 >= world.ends.next_tick or world.bar_ns <= end:
                 self._complete(FusedStep(number, (), decoders, cohort.context_tokens, True), end)
+                if self._begun is not None:
+                    return
                 # Fewer go on and nobody waits for their place: still the same step, without them.
                 wanted = self._next_change()
                 if instance.blocked or not cohort.count:
@@ -155,7 +181,8 @@ class FastForward:
 
     def _next_change(self) -> Ns:
         """When the next step may differ: somebody comes, unless a blocked head ignores newcomers; or by time alone."""
-        at_ns = NEVER if self._patient and self.instance.waiting else self._world.next_ns
+        world = self._world
+        at_ns = world.stop_ns if self._patient and self.instance.waiting else min(world.stop_ns, world.next_ns)
         wake = self.instance.next_wakeup(self._now) if self._timed else None
         return at_ns if wake is None else min(wake, at_ns)
 
@@ -174,12 +201,26 @@ class FastForward:
         return self._cost.duration_ns(prefill, decoders, context, pairs, step.id, joined)
 
     def _complete(self, step: FusedStep, end: Ns) -> None:
+        """Complete a step, if nobody from outside may meet it that is not known yet; else it is begun."""
+        if self._world.observe is not None:
+            self._world.observe(step, self._now, end)
+        self._note_starts(step, self._now)
+        self._begun = step, end
+        if end < self._world.horizon_ns:
+            self._end_begun()
+        else:
+            self.instance.during(step)
+
+    def _end_begun(self) -> None:
+        """Complete the step that was begun, unless it ends beyond the horizon."""
+        assert self._begun is not None
+        step, end = self._begun
         instance, world, tracks = self.instance, self._world, self._world.tracks
-        start, self._now, self._busy_until = self._now, end, end
-        if world.observe is not None:
-            world.observe(step, start, end)
+        if end >= world.horizon_ns:
+            return
+        self._begun = None
+        self._now = self._busy_until = end
         self._steps += 1
-        self._note_starts(step, start)
         if self._policy.account is not None or self._policy.gate is not None or world.cut_ns <= end:
             # Who comes during a step meets the account as it was before its tokens; who ends in it gets none of them.
             instance.during(step)

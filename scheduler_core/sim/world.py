@@ -23,7 +23,8 @@ class SimulatedWorld:
     """The `scheduler_core.sched.undisturbed.World` of a simulated instance, for whoever plays its steps.
 
     ``tracks`` are the open requests, as nobody else knows them. ``rows`` and ``preemptions`` count what has ended.
-    ``most_waiting`` is how many requests the queue is given at most before it asks for more.
+    ``most_waiting`` is how many requests the queue is given at most before it asks for more. ``cut_ns`` is when the
+    next one may be ended by its client or a time limit; from ``horizon_ns`` on the caller knows nothing yet.
     """
 
     def __init__(
@@ -48,12 +49,17 @@ class SimulatedWorld:
         self._prefix_block_size = prefix_block_size
         self._cuts = [Due(at_ns, CANCEL, request) for request, at_ns in outside.cancels]
         heapq.heapify(self._cuts)
-        self.next_ns = NEVER
-        self.cut_ns = self._cuts[0].at_ns if self._cuts else NEVER
+        self.next_ns = self.stop_ns = self.horizon_ns = NEVER
+        self._set_cut()
 
     def open(self, arrivals: ArrivalStream, *, most_waiting: int) -> None:
         """From now on these requests arrive."""
         self.arrivals, self.next_ns, self.most_waiting = arrivals, arrivals.next_ns, most_waiting
+
+    def play_to(self, stop_ns: Ns, horizon_ns: Ns) -> None:
+        """From now on steps begin before ``stop_ns``; those that end before ``horizon_ns`` meet nobody unknown."""
+        self.stop_ns, self.horizon_ns = stop_ns, horizon_ns
+        self.bar_ns = min(self.cut_ns, horizon_ns)
 
     # --- what comes --------------------------------------------------------------------------------------------
 
@@ -87,10 +93,14 @@ class SimulatedWorld:
         elif planned.cancel_ns is not None or self._patience:
             for due in cuts_of(planned, at_ns, self._patience):
                 heapq.heappush(self._cuts, due)
-            self.cut_ns = self._cuts[0].at_ns if self._cuts else NEVER
+            self._set_cut()
+
+    def _set_cut(self) -> None:
+        self.cut_ns = self._cuts[0].at_ns if self._cuts else NEVER
+        self.bar_ns = min(self.cut_ns, self.horizon_ns)
 
     def _cut(self, due: Due) -> None:
-        self.cut_ns = self._cuts[0].at_ns if self._cuts else NEVER
+        self._set_cut()
         live = self._instance.live.get(due.request)
         ended = None if live is None else cut(self._instance, due)
         if live is not None and ended is not None:
