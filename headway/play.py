@@ -217,6 +217,7 @@ def _job(played: Played, where: Step, folder: Path) -> RunJob:
         group_profiles=played.group_profiles,
         access=None if spec.target.server is None else local_access(spec.target.server, place.arm),
         fork=spec.fork_job(played.policies),
+        events=spec.events,
         tiers=spec.workload.tiers,
         warmup_share=spec.workload.warmup_share,
         workdir=str(folder / f"run-{where.number:03d}"),

@@ -41,6 +41,7 @@ class Draft:
             "profile": None if self.profile is None else self.profile.canonical(),
             "group_profiles": {group: profile.canonical() for group, profile in self.group_profiles.items()},
             "fork": None if fork is None else fork.canonical(),
+            "events": None if self.spec.events is None else self.spec.events.canonical(),
             "tiers": {name: tier.canonical() for name, tier in self.spec.workload.tiers.items()},
             "warmup_share": self.spec.workload.warmup_share,
             "noise_seed": self.spec.noise_seed(place),

@@ -8,6 +8,7 @@ from gpu_runner.run.target import Target
 from scheduler_core.cluster.build import build_cluster
 from scheduler_core.cluster.cluster import Cluster
 from scheduler_core.drive.cluster import ClusterDriver
+from scheduler_core.drive.cuts import CacheResetAt
 from scheduler_core.drive.driver import Driver, DriveReport
 from scheduler_core.drive.fork import Switch
 from scheduler_core.drive.ports import Sink, Stop
@@ -38,6 +39,7 @@ class Surroundings:
     prefix_block_size: int
     patience: Mapping[str, Patience]
     foresight: Foresight | None
+    resets: Sequence[CacheResetAt] = ()
     fork: ForkJob | None = None
 
 

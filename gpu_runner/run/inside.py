@@ -8,6 +8,7 @@ from gpu_runner.run.driving import Surroundings, prepare
 from gpu_runner.run.playing import Finalise, Sampler
 from gpu_runner.run.target import open_target
 from gpu_runner.run.trust import Scenario, with_trust
+from scheduler_core.drive.cuts import resets_of
 from scheduler_core.drive.ports import Sink
 from scheduler_core.evidence.finalise import finalise
 from scheduler_core.evidence.live import LiveSampler
@@ -50,6 +51,7 @@ class InsideRun:
             prefix_block_size=self._plan.block_size,
             patience=self._job.patience(),
             foresight=foresight_of(self._policy.predict),
+            resets=resets_of(self._job.events),
             fork=self._job.fork,
         )
         prepared = prepare(self._policy, self._target, around)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from gpu_runner.run.driving import Surroundings, prepare
 from gpu_runner.run.target import Target
+from scheduler_core.drive.cuts import resets_of
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.evidence.prediction import AgainstModel, Predicted
 from scheduler_core.evidence.schema import Figure, RunSummary
@@ -58,7 +59,8 @@ def _predicted(summary: RunSummary, scenario: Scenario, profile: Profile, record
     for record in records:
         if isinstance(record, Step):
             domain.take(shape_of_step(record))
-    plain = overlap_of(scenario.policy) is Overlap.NONE and scenario.job.fork is None
+    job = scenario.job
+    plain = overlap_of(scenario.policy) is Overlap.NONE and job.fork is None and job.events is None
     played = plain and len(scenario.plan.requests) <= BANDED_REQUESTS
     scene = Scene(
         build=lambda: build_policy(scenario.policy, scenario.target.capacity),
@@ -106,6 +108,7 @@ def _modelled(scenario: Scenario, profile: Profile, started: RunStarted) -> list
         prefix_block_size=scenario.plan.block_size,
         patience=scenario.job.patience(),
         foresight=foresight_of(scenario.policy.predict),
+        resets=resets_of(scenario.job.events),
     )
     prepare(scenario.policy, replace(scenario.target, executor=executor), around).loop.run()
     return records.kept

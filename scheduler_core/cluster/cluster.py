@@ -95,6 +95,11 @@ class Cluster:
                 self._handoffs.arrived(spec, choice.instance, now_ns)
         return Placement(choice, refused)
 
+    def reset_cache(self, at_ns: Ns, *, force: bool = False) -> None:
+        """Forget what the prefix caches of all instances hold, each when no step of it is in flight."""
+        for member in self.members:
+            member.instance.reset_cache(at_ns, force=force)
+
     def completed(self, member: int, planned: Planned, completed: Completed, now_ns: Ns) -> None:
         """A step of a member was completed: count what it emitted and ended, and take up whose prompt is computed."""
         load = self._loads[member]

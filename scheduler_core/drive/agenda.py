@@ -1,9 +1,9 @@
-"""What is due when: arrivals, dependent turns, cancels and time limits in one total order."""
+"""What is due when: arrivals, dependent turns, cancels, time limits and resets in one total order."""
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
-from scheduler_core.drive.cuts import ARRIVE, CANCEL, Due, cuts_of
+from scheduler_core.drive.cuts import ARRIVE, CANCEL, CacheResetAt, Due, cuts_of
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.patience import Patience
@@ -18,6 +18,7 @@ class Agenda:
         requests: Sequence[PlannedRequest],
         cancels: Iterable[tuple[int, Ns]],
         patience: Mapping[str, Patience],
+        resets: Iterable[CacheResetAt] = (),
     ) -> None:
         self.requests = {request.index: request for request in requests}
         if len(self.requests) != len(requests):
@@ -33,6 +34,7 @@ class Agenda:
             else:
                 raise CallerError(f"request {request.index} waits for {request.after}, which is not in the plan")
         self._heap.extend(Due(at_ns, CANCEL, request) for request, at_ns in cancels)
+        self._heap.extend(reset.due() for reset in resets)
         heapq.heapify(self._heap)
         self.undelivered = len(requests)
 

@@ -2,11 +2,11 @@
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scheduler_core.cluster.cluster import Cluster
 from scheduler_core.drive.agenda import Agenda
-from scheduler_core.drive.cuts import ARRIVE, Due, cut
+from scheduler_core.drive.cuts import ARRIVE, CacheResetAt, Due, cut, reset
 from scheduler_core.drive.driver import DriveReport
 from scheduler_core.drive.ports import Executor, Sink, Stop
 from scheduler_core.drive.writing import arrived_record, finished_record, step_record
@@ -18,7 +18,7 @@ from scheduler_core.types.errors import ExecutorError
 from scheduler_core.types.foresight import Foresight
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import StepResult
-from scheduler_core.types.records import RunFinished
+from scheduler_core.types.records import CacheReset, RunFinished
 from scheduler_core.types.time import Ns
 
 
@@ -50,6 +50,7 @@ class ClusterDriver:
     cancels: Iterable[tuple[int, Ns]] = ()
     patience: Mapping[str, Patience] = field(default_factory=dict)
     foresight: Foresight | None = None
+    resets: Iterable[CacheResetAt] = ()
     law_interval: int = 64
     _agenda: Agenda = field(init=False)
     _lanes: list[_Lane] = field(init=False)
@@ -63,7 +64,7 @@ class ClusterDriver:
     _closed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self._agenda = Agenda(self.requests, self.cancels, self.patience)
+        self._agenda = Agenda(self.requests, self.cancels, self.patience, self.resets)
         self._lanes = [_Lane(executor) for executor in self.executors]
 
     def run(self) -> DriveReport:
@@ -102,6 +103,9 @@ class ClusterDriver:
         """Take in what is due; the members it concerns."""
         touched: set[int] = set()
         while (due := self._agenda.take_due(self._now)) is not None:
+            if reset(self.cluster, due):
+                touched.update(range(len(self._lanes)))
+                continue
             member = self._arrive(due) if due.kind == ARRIVE else self._cut(due)
             if member is not None:
                 touched.add(member)
@@ -171,7 +175,7 @@ class ClusterDriver:
         lane, instance = self._lanes[number], self.cluster.members[number].instance
         planned = instance.plan(self._now)
         for record in instance.take_records():
-            self.sink.write(record)
+            self.sink.write(replace(record, instance=number) if isinstance(record, CacheReset) else record)
         if planned is None:
             wakes = instance.next_wakeup(self._now)
             if wakes is not None and wakes != lane.wakes_ns:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler_core.drive.agenda import Agenda
-from scheduler_core.drive.cuts import ARRIVE, cut
+from scheduler_core.drive.cuts import ARRIVE, CacheResetAt, cut, reset
 from scheduler_core.drive.fork import Switch
 from scheduler_core.drive.ports import Executor, Sink, Stop
 from scheduler_core.drive.writing import arrived_record, finished_record, step_record
@@ -33,6 +33,7 @@ class Schedulable(Protocol):
     def complete(self, result: StepResult) -> Completed: ...
     def abort(self, request: int, *, outcome: Outcome = ..., reason: str = ...) -> Ended | None: ...
     def started(self, request: int) -> bool: ...
+    def reset_cache(self, at_ns: Ns, *, force: bool = ...) -> None: ...
     def next_wakeup(self, now_ns: Ns) -> Ns | None: ...
     def open_requests(self) -> list[int]: ...
     def take_records(self) -> list[Record]: ...
@@ -70,9 +71,10 @@ class Driver:
     ``depth`` steps may be in flight at once, which instance and executor must allow.
 
     ``cancels`` are (request index, time) at which its client gives up, beside those of the plan. ``patience`` has the
-    time limits of tiers, ``foresight`` what a study announces of output lengths. ``prefix_block_size`` is that of the
-    arrival plan. The laws are checked every ``law_interval`` steps and at the end. With ``keep_digests`` the report
-    carries every plan's digest, for comparing two runs step by step. ``switch`` changes the rules at a moment.
+    time limits of tiers, ``foresight`` what a study announces of output lengths, ``resets`` those of the prefix cache.
+    ``prefix_block_size`` is that of the arrival plan. The laws are checked every ``law_interval`` steps and at the end.
+    With ``keep_digests`` the report carries every plan's digest, for comparing two runs step by step. ``switch``
+    changes the rules at a moment.
     """
 
     instance: Schedulable
@@ -85,6 +87,7 @@ class Driver:
     cancels: Iterable[tuple[int, Ns]] = ()
     patience: Mapping[str, Patience] = field(default_factory=dict)
     foresight: Foresight | None = None
+    resets: Iterable[CacheResetAt] = ()
     law_interval: int = 64
     keep_digests: bool = False
     depth: int = 1
@@ -102,7 +105,7 @@ class Driver:
     _held: list[Record] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self._agenda = Agenda(self.requests, self.cancels, self.patience)
+        self._agenda = Agenda(self.requests, self.cancels, self.patience, self.resets)
         self._total = len(self.requests)
 
     def run(self) -> DriveReport:
@@ -202,7 +205,7 @@ class Driver:
         while (due := self._agenda.take_due(now_ns)) is not None:
             if due.kind == ARRIVE:
                 self._arrive(self._agenda.requests[due.request], due.at_ns, now_ns)
-            else:
+            elif not reset(self.instance, due):
                 ended = cut(self.instance, due)
                 if ended is not None:
                     self._write_ended(ended, now_ns)

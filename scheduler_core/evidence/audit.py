@@ -17,6 +17,7 @@ from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import (
     Admitted,
     Arrived,
+    CacheReset,
     Finished,
     Loaded,
     Paused,
@@ -38,6 +39,7 @@ CHECKS: dict[str, str] = {
     "offered = outcomes": "every offered request arrived and ended exactly once",
     "blocks conserved": "used + cached + free KV blocks = the pool after every step, and the host pool holds what was "
     "swapped out",
+    "reset when unused": "the prefix cache is forgotten only while nobody runs or is swapped out, and all of it",
     "paused once": "only a running request pauses, and it goes on with what it had computed",
     "budget": "tokens granted in a step are within its budget",
     "R25 ordering": "records in order of time; no lane outside its step, no grant before arrival",
@@ -83,6 +85,7 @@ class _Instance:
     last_step: int | None = None
     last_available: Ns = 0
     swapped_blocks: int = 0
+    empty: bool = False  # the cache was reset and no step has been planned since
 
 
 @dataclass
@@ -132,6 +135,8 @@ class Audit:
             self._paused(record)
         elif isinstance(record, Resumed):
             self._resumed(record)
+        elif isinstance(record, CacheReset):
+            self._reset(record)
         elif isinstance(record, Finished):
             self._end(record)
         elif isinstance(record, RunStarted):
@@ -293,6 +298,14 @@ class Audit:
             self._instances[request.instance].swapped_blocks -= request.paused.blocks
         request.paused = None
 
+    def _reset(self, record: CacheReset) -> None:
+        instance = self._instances[record.instance]
+        unused = not instance.resident and not instance.swapped_blocks and not record.in_use
+        self._check("reset when unused", unused or not record.done, f"cache reset at {record.at_ns} ns",
+                    "{} run, {} blocks swapped out, {} in use", len(instance.resident), instance.swapped_blocks,
+                    record.in_use)  # fmt: skip
+        instance.empty = record.done
+
     def _step(self, step: Step) -> None:
         where = f"step {step.id} of instance {step.instance}" if step.instance else f"step {step.id}"
         self._step_times(step, where)
@@ -301,7 +314,11 @@ class Audit:
             pool = _pool(self._started, step.instance)
             self._check("blocks conserved", blocks == pool, where, "{} + {} + {} is not {}", step.kv_used,
                         step.kv_cached, step.kv_free, pool)  # fmt: skip
-        swapped = self._instances[step.instance].swapped_blocks
+        instance = self._instances[step.instance]
+        if instance.empty:
+            self._check("reset when unused", not step.kv_cached, where, "{} cached blocks", step.kv_cached)
+            instance.empty = False
+        swapped = instance.swapped_blocks
         self._check("blocks conserved", swapped <= step.host_used, where, "{} blocks swapped out, {} in the host pool",
                     swapped, step.host_used)  # fmt: skip
         tokens = sum(grant[3] for grant in step.grants)

@@ -26,6 +26,7 @@ from scheduler_core.types.reasons import Outcome, Stall
 from scheduler_core.types.records import (
     Admitted,
     Arrived,
+    CacheReset,
     Deferred,
     Finished,
     Gated,
@@ -175,6 +176,7 @@ class RunFold:
             Scaled: self.power.take,
             Paused: self._paused,
             Resumed: lambda record: None,  # the wait ends with the step in which it runs again
+            CacheReset: lambda record: None,  # who lost blocks to it has a record of that
             Tie: self._tie,
             Finished: self._finished,
             RunFinished: self._run_finished,

@@ -162,6 +162,13 @@ class Extents:
         for table, unknown in self._fenced.pop(fence, ()):
             self.release(table, unknown)
 
+    def forget(self) -> int:
+        """Make all cached blocks clean; returns how many."""
+        cached = self.cached
+        if cached:
+            self._evict(cached)
+        return cached
+
     def check(self, tables: Iterable[Table], unknown: int) -> None:
         """Conservation, with ``unknown`` leased blocks in no piece; `LawError` with every term. O(pieces)."""
         idle = [piece for slot in self._slots.values() for piece in slot]

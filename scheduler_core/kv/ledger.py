@@ -132,6 +132,12 @@ class Ledger:
         self._clean[:0] = reversed(gone)  # they stay last in order of allocation
         return len(gone)
 
+    def forget(self) -> int:
+        """Make all cached blocks clean because what they hold is void, so that nobody is told; returns how many."""
+        gone = [item.block for item in self._index.evict(self._index.idle)]
+        self._clean[:0] = reversed(gone)
+        return len(gone)
+
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Conservation over ``tables``; `LawError` with every term. O(total)."""
         live = Counter(chain.from_iterable(tables))

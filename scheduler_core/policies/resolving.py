@@ -187,6 +187,8 @@ def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, Pol
         except InputError as error:
             problems += [Problem(f"arms.{name}.{item.where}".rstrip("."), item.message) for item in error.problems]
     problems += _fork_problems(spec, resolved)
+    if spec.events is not None and spec.target.server is not None:
+        problems.append(Problem("events", "happen in process; a server forgets its cache between runs (reset_cache)"))
     if problems:
         raise InputError(problems)
     return resolved

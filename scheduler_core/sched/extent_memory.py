@@ -146,6 +146,9 @@ class ExtentMemory(NamelessBlocks):
         request.blocks = request.pledge = request.published = 0
         return held
 
+    def forget(self) -> int:
+        return self._extents.forget()
+
     def lift(self, fence: int) -> None:
         self._extents.lift(fence)
 

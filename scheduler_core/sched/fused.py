@@ -12,6 +12,7 @@ from scheduler_core.sched.laws import check_liveness
 from scheduler_core.sched.memory import CountedMemory, Memory
 from scheduler_core.sched.plan import FusedStep
 from scheduler_core.sched.policy import PolicySet
+from scheduler_core.sched.resetting import due_reset
 from scheduler_core.sched.undisturbed import Undisturbed, may_be_undisturbed
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.time import Ns
@@ -52,6 +53,11 @@ class FusedInstance(Instance):
         return bool(self._state.waiting or self._state.stopped)
 
     @property
+    def to_reset(self) -> bool:
+        """Whether a reset of the cache waits for the next planning."""
+        return self._state.reset is not None
+
+    @property
     def cohort(self) -> Cohort:
         """Requests that advance together; to be read only."""
         return self._state.cohort
@@ -59,6 +65,8 @@ class FusedInstance(Instance):
     def plan_fused(self, now_ns: Ns) -> FusedStep | None:
         """As `plan`; complete it with `complete_fused` before planning again."""
         state, builder = self._state, self._builder
+        if state.reset is not None:
+            due_reset(state, self.policy, now_ns)
         builder.build(now_ns)
         decoders = builder.decoders
         if builder.grants:

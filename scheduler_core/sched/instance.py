@@ -16,7 +16,8 @@ from scheduler_core.sched.moving import Leaving, Reserved, depart, lodge, park, 
 from scheduler_core.sched.plan import Completed, Ended, Occupancy, Planned
 from scheduler_core.sched.planner import StepBuilder
 from scheduler_core.sched.policy import PolicySet
-from scheduler_core.sched.state import InstanceState
+from scheduler_core.sched.resetting import ask_reset, due_reset
+from scheduler_core.sched.state import InstanceState, Reset
 from scheduler_core.sched.state_view import StateView
 from scheduler_core.sched.stopping import Stop, requeue
 from scheduler_core.types.errors import CallerError
@@ -124,6 +125,8 @@ class Instance:
         state = self._state
         if len(state.in_flight) >= self._depth:
             raise CallerError(f"{len(state.in_flight)} steps are in flight already")
+        if state.reset is not None and due_reset(state, self.policy, now_ns):
+            return None
         builder = self._builder
         builder.build(now_ns)
         while not builder.grants and builder.deferral is not None and not state.running and state.lodged:
@@ -181,6 +184,14 @@ class Instance:
         self._state.leave_running(live)
         requeue(self._state, self.policy, live, Stop(Preempt.OPERATOR, now_ns))
         release_batch(self._state)
+
+    def reset_cache(self, at_ns: Ns, *, force: bool = False) -> None:
+        """Forget what the prefix cache holds, before the next planning at which no step is in flight (V-26).
+
+        It succeeds only when no block is in use then; with ``force`` everybody who runs is preempted first. The record
+        `CacheReset` says what came of it.
+        """
+        ask_reset(self._state, Reset(at_ns, force))
 
     # --- between instances -------------------------------------------------------------------------------------
 

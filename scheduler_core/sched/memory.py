@@ -100,6 +100,9 @@ class Memory(Protocol):
     def forget_swapped(self, request: LiveRequest) -> None:
         """Give up what a request has in host memory."""
 
+    def forget(self) -> int:
+        """Make all cached blocks clean because what they hold is void (V-26); returns how many."""
+
     def take_moves(self) -> Moves:
         """Copies and changes of tables since the last call, which are those of the plan being made."""
 
@@ -287,6 +290,9 @@ class BlockMemory:
         self.host.give_back(request.host_table)
         request.host_table, request.saved = [], 0
 
+    def forget(self) -> int:
+        return self._ledger.forget()
+
     def take_moves(self) -> Moves:
         self.host.settle()
         if not (self._out or self._in or self._rebinds):
@@ -413,6 +419,9 @@ class CountedMemory(NamelessBlocks):
 
     def shared(self, request: LiveRequest, grant: Grant) -> bool:
         return False
+
+    def forget(self) -> int:
+        return 0
 
     def check(self, tables: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
         held = sum(counts)

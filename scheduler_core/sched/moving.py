@@ -87,7 +87,7 @@ def depart(state: InstanceState, request: LiveRequest) -> None:
     state.memory.release(request, fence=state.fence())
 
 
-def revoke_lodged(state: InstanceState, *, but: LiveRequest, now_ns: Ns) -> bool:
+def revoke_lodged(state: InstanceState, *, but: LiveRequest | None, now_ns: Ns) -> bool:
     """Take the blocks of the youngest lodged request except ``but``, which then waits like any preempted one.
 
     Without this, requests that all hold blocks and all need one more would wait for each other for ever.

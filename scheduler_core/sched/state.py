@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.aging import AgedQueue, HeldQueue
@@ -10,6 +11,14 @@ from scheduler_core.sched.memory import Memory
 from scheduler_core.sched.plan import FusedStep, Planned
 from scheduler_core.sched.waiting import Queue, WaitingQueue
 from scheduler_core.types.records import Record
+from scheduler_core.types.time import Ns
+
+
+class Reset(NamedTuple):
+    """A reset of the prefix cache asked for at ``at_ns``; ``force`` takes the blocks of everybody first (V-26)."""
+
+    at_ns: Ns
+    force: bool
 
 
 @dataclass(slots=True)
@@ -20,7 +29,8 @@ class InstanceState:
     order. ``aged`` is ``waiting`` where its head may change by itself. ``stopped`` hold blocks, on the device or in
     the host, and go on before anybody new (`sched.stopping`). ``held`` are finished requests whose slot and blocks stay
     taken until their batch ends. ``parked`` and ``lodged`` are those of `sched.moving`; the latter are waiting, too.
-    ``fused_step`` is a fused step while events are delivered during it. ``deferred`` is the last reported (request,
+    ``fused_step`` is a fused step while events are delivered during it. ``reset`` is a reset of the cache that waits
+    for the steps in flight. ``deferred`` is the last reported (request,
     reason): a record is written only on change.
     """
 
@@ -46,6 +56,7 @@ class InstanceState:
     next_run: int = 0
     next_step: int = 0
     fused_step: FusedStep | None = None
+    reset: Reset | None = None
     steps_done: int = 0
 
     def fence(self) -> int | None:

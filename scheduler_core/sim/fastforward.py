@@ -127,7 +127,7 @@ class FastForward:
     def _glide(self) -> bool:
         """Play steps as long as nobody is disturbed; false when the planner must be asked now."""
         loop, world = self.instance.undisturbed, self._world
-        if loop is None:
+        if loop is None or self.instance.to_reset:
             return False
         before, wake = loop.steps, self._cost.wake_ns(self._now - self._busy_until)
         self._now = loop.play(world, self._now, wake_ns=wake, most_waiting=world.most_waiting)
@@ -180,8 +180,13 @@ class FastForward:
             number += 1
 
     def _next_change(self) -> Ns:
-        """When the next step may differ: somebody comes, unless a blocked head ignores newcomers; or by time alone."""
+        """When the next step may differ: somebody comes, unless a blocked head ignores newcomers; or by time alone.
+
+        At once where the planner has to be asked for another reason.
+        """
         world = self._world
+        if self.instance.to_reset:
+            return self._now
         at_ns = world.stop_ns if self._patient and self.instance.waiting else min(world.stop_ns, world.next_ns)
         wake = self.instance.next_wakeup(self._now) if self._timed else None
         return at_ns if wake is None else min(wake, at_ns)

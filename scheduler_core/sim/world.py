@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable
 
-from scheduler_core.drive.cuts import CANCEL, Due, Outside, cut, cuts_of
+from scheduler_core.drive.cuts import CANCEL, Due, Outside, cut, cuts_of, reset
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.fused import FusedInstance
@@ -48,6 +48,7 @@ class SimulatedWorld:
         self._patience, self._foresight = outside.patience, outside.foresight
         self._prefix_block_size = prefix_block_size
         self._cuts = [Due(at_ns, CANCEL, request) for request, at_ns in outside.cancels]
+        self._cuts.extend(event.due() for event in outside.resets)
         heapq.heapify(self._cuts)
         self.next_ns = self.stop_ns = self.horizon_ns = NEVER
         self._set_cut()
@@ -101,6 +102,8 @@ class SimulatedWorld:
 
     def _cut(self, due: Due) -> None:
         self._set_cut()
+        if reset(self._instance, due):
+            return
         live = self._instance.live.get(due.request)
         ended = None if live is None else cut(self._instance, due)
         if live is not None and ended is not None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from scheduler_core.spec.base import Name, Spec
+from scheduler_core.spec.events import EventsSpec
 from scheduler_core.spec.fork import ForkJob, ForkSpec
 from scheduler_core.spec.goal import GoalSpec
 from scheduler_core.spec.loads import SweepSpec, at_load
@@ -52,6 +53,9 @@ class ExperimentSpec(Spec):
         None,
         description="Every arm plays the baseline's policy up to a moment and its own from there, and is compared from "
         "there. On one modelled instance.",
+    )
+    events: EventsSpec | None = Field(
+        None, description="What happens to the instances during every run, beside the requests; not on servers."
     )
     run_limit_s: float = Field(
         600.0, gt=0, le=86_400, description="Longest a run may take before it is stopped as failed."

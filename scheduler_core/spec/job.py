@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter
 
 from scheduler_core.files import sha256_of
 from scheduler_core.spec.base import PositiveFloat, PositiveInt, Seed, Spec
+from scheduler_core.spec.events import EventsSpec
 from scheduler_core.spec.fork import ForkJob
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.server import Access
@@ -40,6 +41,7 @@ class RunJob(Spec):
     )
     access: Access | None = Field(None, description="Of a server target: how this arm's deployment is reached.")
     fork: ForkJob | None = Field(None, description="What was in force until when; absent: ``policy``, always.")
+    events: EventsSpec | None = Field(None, description="What happens to the instances beside the requests.")
     tiers: dict[str, Tier]
     warmup_share: float = 0.0
     workdir: str = Field(description="Scratch folder of this attempt; every file of the run is written there.")

@@ -107,7 +107,7 @@ def play(
 ) -> Played:
     """Play ``requests`` on the modelled target, checking the laws after every step and keeping plan digests.
 
-    ``outside``: cancels, patience and foresight, as `Driver` takes them.
+    ``outside``: cancels, patience, foresight and resets, as `Driver` takes them.
     """
     target = target or profile()
     capacity = replace(capacity, profile=capacity.profile or target)

@@ -52,6 +52,7 @@ class Preempt(StrEnum):
     PRIORITY = "priority"
     OPERATOR = "operator"
     REVOKED = "revoked"
+    CACHE_RESET = "cache_reset"
 
 
 class Stall(StrEnum):

@@ -210,6 +210,25 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheReset:
+    """The prefix cache was to be forgotten, as asked for ``asked_ns``.
+
+    It was (``done``) if no block was in use, else ``in_use`` blocks of device and host stood in the way. ``preempted``
+    requests lost theirs to it first where it was ``forced``; ``dropped`` cached blocks hold nothing known any more.
+    """
+
+    kind: ClassVar[str] = "cache_reset"
+    at_ns: Ns
+    asked_ns: Ns
+    forced: bool
+    done: bool
+    in_use: int
+    preempted: int
+    dropped: int
+    instance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Tie:
     """The two best logits were closer than the declared tolerance: another batch shape may pick the other token.
 
@@ -263,6 +282,7 @@ Record: TypeAlias = (
     | Preempted
     | Paused
     | Resumed
+    | CacheReset
     | Tie
     | Finished
     | RunFinished

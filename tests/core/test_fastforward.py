@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.drive.cuts import Outside
+from scheduler_core.drive.cuts import CacheResetAt, Outside
 from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.fastforward import FastForward
@@ -245,14 +245,15 @@ def without_samples(steps: Any) -> Any:
     cancels=st.lists(st.tuples(st.integers(0, 13), st.integers(0, 90_000_000)), max_size=6),
     waits=st.tuples(st.sampled_from([None, 3_000_000, 20_000_000]), st.sampled_from([None, 9_000_000, 40_000_000])),
     own=st.sampled_from([None, 0, 1_500_000, 12_000_000]),
+    resets=st.lists(st.builds(CacheResetAt, st.integers(0, 90_000_000), st.booleans()), max_size=3),
 )
-def test_fast_forward_meets_cancels_and_time_limits_as_they_come(
-    spec: Any, rows: Any, blocks: Any, scale: Any, cancels: Any, waits: Any, own: Any
+def test_fast_forward_meets_cancels_time_limits_and_resets_as_they_come(
+    spec: Any, rows: Any, blocks: Any, scale: Any, cancels: Any, waits: Any, own: Any, resets: Any
 ) -> None:
     """Also in the middle of a step, of a repeated one, and of one that admits or preempts."""
     requests, capacity = build(rows, scale), Capacity(blocks, 60)
     requests[-1] = replace(requests[-1], cancel_ns=own)
-    ends = {"cancels": cancels, "patience": {"default": Patience(*waits)}}
+    ends = {"cancels": cancels, "patience": {"default": Patience(*waits)}, "resets": resets}
     expected_steps, expected_rows = plain(spec, requests, capacity, **ends)
     steps, actual_rows, _ = fused(spec, requests, capacity, **ends)
     assert without_samples(steps) == without_samples(expected_steps)

@@ -126,6 +126,10 @@ class InstanceMachine(RuleBasedStateMachine):
         if running:
             self.stepper.instance.preempt(data.draw(st.sampled_from(running)), now_ns=self.stepper.now)
 
+    @rule(force=st.booleans())
+    def reset_cache(self, force: Any) -> None:
+        self.stepper.instance.reset_cache(self.stepper.now, force=force)
+
     @invariant()
     def lawful(self) -> None:
         if hasattr(self, "stepper"):

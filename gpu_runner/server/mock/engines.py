@@ -65,7 +65,7 @@ class ScheduledEngine:
 
     def __init__(self, spec: Scheduled, stats: Stats) -> None:
         capacity = Capacity(kv_blocks=spec.kv_blocks, model_length=spec.profile.model_length)
-        self._spec, self._stats, self._capacity = spec, stats, capacity
+        self._stats = stats
         self._instance = build_instance(spec.policy, capacity)
         self._cost = StepCost(spec.profile, spec.noise_seed)
         self._answers: dict[int, Answer] = {}
@@ -102,8 +102,7 @@ class ScheduledEngine:
             self._occupy()
 
     def reset_cache(self) -> None:
-        if not self._answers:
-            self._instance = build_instance(self._spec.policy, self._capacity)
+        self._instance.reset_cache(time.monotonic_ns())
 
     def _wake(self) -> None:
         if not self._stepping:
