@@ -6,7 +6,7 @@ from django.db.models import QuerySet
 
 from controlplane.access import Person, visible
 from controlplane.policies.models import Policy, PolicyVersion
-from scheduler_core.policies.manifests import manifests
+from scheduler_core.policies.registry import manifests
 
 
 def visible_to(user: Person) -> QuerySet[Policy]:

@@ -7,7 +7,8 @@ from controlplane.policies import selectors as policies
 from controlplane.ui.specform.building import Setting
 from controlplane.ui.specform.shapes import Choices
 from controlplane.workloads import selectors as workloads
-from scheduler_core.policies.manifests import AS_SERVED, manifests
+from scheduler_core.policies.manifests import AS_SERVED
+from scheduler_core.policies.registry import manifests
 from scheduler_core.spec import roofline
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.server import Deployment, ServerTarget

@@ -163,4 +163,7 @@ def _open_cluster(job: RunJob, spec: ModelledTarget, topology: Topology, policy:
     def prefill_ns(index: int, tokens: int) -> Ns:
         return costs[index].duration_ns(tokens, 0, 0, causal_pairs(0, tokens), 0)
 
-    return ModelledCluster(Site(topology, capacities, prefill_ns, job.noise_seed), executors)
+    def decode_ns(index: int, requests: int, tokens: int) -> Ns:
+        return costs[index].decode_ns(requests, tokens, 0)
+
+    return ModelledCluster(Site(topology, capacities, prefill_ns, decode_ns, job.noise_seed), executors)

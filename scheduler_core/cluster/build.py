@@ -1,15 +1,19 @@
 """From a policy's section ``pools`` and a target's topology to a cluster."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_core.cluster.cluster import Cluster, Member
-from scheduler_core.cluster.handoff import Action, Faults, Handoffs, Rules, Ways
+from scheduler_core.cluster.handoff import Handoffs, Ways
 from scheduler_core.cluster.links import Links
 from scheduler_core.cluster.prefixes import PrefixIndex
+from scheduler_core.cluster.refusal import Pace, Refusal
 from scheduler_core.cluster.router import (
     Estimate,
+    FewestTokens,
     FirstToken,
+    Freest,
+    KvCost,
     LeastLoaded,
     PrefixAware,
     RoundRobin,
@@ -17,17 +21,19 @@ from scheduler_core.cluster.router import (
     Sticky,
     TwoChoices,
 )
+from scheduler_core.cluster.rules import Action, Emitter, Faults, Reserve, Rules
 from scheduler_core.cluster.scaling import ScaleRules
 from scheduler_core.policies.presets import Capacity, build_instance
 from scheduler_core.policies.resolving import resolve
-from scheduler_core.spec.policy import PolicySpec, PoolsSection
+from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.pools import PoolsSection
 from scheduler_core.spec.topology import Topology
 from scheduler_core.types.time import NS_PER_US, ns_from_ms, ns_from_s
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a cluster is built on: its groups, what each group's instances offer, and how fast they prefill.
+    """What a cluster is built on: its groups, what each group's instances offer, how fast they prefill and decode.
 
     ``fault_seed`` draws which transfers break off or come late.
     """
@@ -35,6 +41,7 @@ class Site:
     topology: Topology
     capacities: Mapping[str, Capacity]
     estimate: Estimate
+    pace: Pace
     fault_seed: int = 0
 
 
@@ -53,11 +60,27 @@ def build_cluster(spec: PolicySpec, site: Site) -> Cluster:
     router = _ROUTERS[full.pools.route or "least_loaded"](full, members, site)
     look_every_ns = ns_from_ms(full.pools.look_every_ms or 0)
     if full.pools.layout != "split":
-        return Cluster(members, router, scaling=_scaling(full.pools, site), look_every_ns=look_every_ns)
+        refusal = _refusal(full.pools, site, range(len(members)), ())
+        scaling = _scaling(full.pools, site)
+        return Cluster(members, router, scaling=scaling, refusal=refusal, look_every_ns=look_every_ns)
     prefill = frozenset(full.pools.prefill or ())
     entries = [index for index, member in enumerate(members) if member.group in prefill]
-    handoffs = _handoffs(full.pools, members, site)
-    return Cluster(members, router, entries=entries, handoffs=handoffs, look_every_ns=look_every_ns)
+    decoders = [index for index, member in enumerate(members) if member.group not in prefill]
+    return Cluster(
+        members,
+        router,
+        entries=entries,
+        handoffs=_handoffs(full.pools, members, decoders, site),
+        refusal=_refusal(full.pools, site, entries, decoders),
+        look_every_ns=look_every_ns,
+    )
+
+
+def _refusal(pools: PoolsSection, site: Site, entries: Sequence[int], decoders: Sequence[int]) -> Refusal | None:
+    if pools.refuse != "promise":
+        return None
+    promises = next(iter(site.capacities.values())).promises
+    return Refusal(promises, site.estimate, site.pace, entries, decoders)
 
 
 def _scaling(pools: PoolsSection, site: Site) -> ScaleRules | None:
@@ -76,12 +99,12 @@ def _scaling(pools: PoolsSection, site: Site) -> ScaleRules | None:
     )
 
 
-def _handoffs(pools: PoolsSection, members: list[Member], site: Site) -> Handoffs:
+def _handoffs(pools: PoolsSection, members: list[Member], decoders: Sequence[int], site: Site) -> Handoffs:
     topology = site.topology
     ways = Ways(
         instances=[member.instance for member in members],
         loads=[member.load for member in members],
-        decoders=[index for index, member in enumerate(members) if member.group not in (pools.prefill or ())],
+        decoders=decoders,
         links=Links(
             bytes_per_s=round(topology.link_gb_per_s * 1e9),
             latency_ns=round(topology.link_latency_us * NS_PER_US),
@@ -94,9 +117,12 @@ def _handoffs(pools: PoolsSection, members: list[Member], site: Site) -> Handoff
         budget_ns=None if pools.handoff_budget_ms is None else ns_from_ms(pools.handoff_budget_ms),
         patience_ns=None if pools.patience_ms is None else ns_from_ms(pools.patience_ms),
         broken=Action(pools.broken or "recompute"),
-        reserve_at_arrival=pools.reserve == "arrival",
+        reserve=Reserve(pools.reserve or "ready"),
         by_chunk=pools.move == "chunks",
         kv_bytes_per_token=topology.kv_bytes_per_token,
+        first_token=Emitter(pools.first_token or "prefill"),
+        accept_share=1.0 if pools.accept_share is None else pools.accept_share,
+        headroom_tokens=pools.headroom_tokens or 0,
     )
     late_ns = ns_from_ms(topology.late_ms)
     return Handoffs(ways, rules, Faults(topology.broken_share, topology.late_share, late_ns, site.fault_seed))
@@ -105,6 +131,15 @@ def _handoffs(pools: PoolsSection, members: list[Member], site: Site) -> Handoff
 def _index(members: list[Member]) -> PrefixIndex:
     """A router's index that remembers as many blocks of each instance as the largest pool has."""
     return PrefixIndex(len(members), max(member.instance.policy.limits.kv_blocks for member in members))
+
+
+def _kv_tokens(member: Member) -> int:
+    limits = member.instance.policy.limits
+    return limits.kv_blocks * limits.block_size
+
+
+def _prefix_weight(pools: PoolsSection) -> float:
+    return 1.0 if pools.prefix_weight is None else pools.prefix_weight
 
 
 _Maker = Callable[[PolicySpec, list[Member], Site], Router]
@@ -116,4 +151,7 @@ _ROUTERS: dict[str, _Maker] = {
     "sticky": lambda spec, members, site: Sticky(),
     "prefix": lambda spec, members, site: PrefixAware(_index(members)),
     "first_token": lambda spec, members, site: FirstToken(_index(members), site.estimate),
+    "fewest_tokens": lambda spec, members, site: FewestTokens(),
+    "freest": lambda spec, members, site: Freest([_kv_tokens(member) for member in members]),
+    "kv_cost": lambda spec, members, site: KvCost(_index(members), _prefix_weight(spec.pools)),
 }

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from scheduler_core.cluster.handoff import Effects, Handoffs
 from scheduler_core.cluster.load import Load, Observer
+from scheduler_core.cluster.refusal import Refusal
 from scheduler_core.cluster.router import Choice, Router
 from scheduler_core.cluster.scaling import Scaler, ScaleRules
 from scheduler_core.request.spec import RequestSpec
@@ -47,7 +48,8 @@ class Cluster:
     """Sans-IO: routes requests to instances, hands them over, and keeps what routers may know.
 
     Instances are planned by the driver. ``entries`` are the members that new requests may go to, all if empty; with
-    ``handoffs`` a request leaves them once its prompt is computed. With ``scaling`` only those that are on get any.
+    ``handoffs`` a request leaves them once its prompt is computed.
+    ``refusal`` may refuse a request before it is let in. With ``scaling`` only those that are on get any.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Cluster:
         entries: Sequence[int] = (),
         handoffs: Handoffs | None = None,
         scaling: ScaleRules | None = None,
+        refusal: Refusal | None = None,
         look_every_ns: Ns = 0,
     ) -> None:
         if not members:
@@ -65,6 +68,7 @@ class Cluster:
         self.members = tuple(members)
         self._router = router
         self._handoffs = handoffs
+        self._refusal = refusal
         self._loads = tuple(member.load for member in members)
         self._observer = Observer(self._loads, look_every_ns)
         self._entries = tuple(entries) or tuple(range(len(members)))
@@ -85,8 +89,11 @@ class Cluster:
         """
         if spec.id in self._live:
             raise CallerError(f"request {spec.id} is live already")
-        choice = self._router.pick(spec, self._entries, self._observer.look(now_ns))
-        refused = self.members[choice.instance].instance.submit(spec, now_ns)
+        loads = self._observer.look(now_ns)
+        choice = self._router.pick(spec, self._entries, loads)
+        refused = None if self._refusal is None else self._refusal.of(spec, choice.instance, loads)
+        if refused is None:
+            refused = self.members[choice.instance].instance.submit(spec, now_ns)
         if refused is None:
             self._router.sent(spec, choice.instance)
             resident = self._live[spec.id] = _Resident(spec, choice.instance)
@@ -100,8 +107,11 @@ class Cluster:
         for member in self.members:
             member.instance.reset_cache(at_ns, force=force)
 
-    def completed(self, member: int, planned: Planned, completed: Completed, now_ns: Ns) -> None:
-        """A step of a member was completed: count what it emitted and ended, and take up whose prompt is computed."""
+    def completed(self, member: int, planned: Planned, completed: Completed, now_ns: Ns) -> Completed:
+        """A step of a member was completed: count what it emitted and ended, and take up whose prompt is computed.
+
+        Returns what of it callers are told now.
+        """
         load = self._loads[member]
         load.busy_ns += now_ns - planned.planned_ns
         first: list[int] = []
@@ -114,12 +124,16 @@ class Cluster:
             load.kv_tokens += 1
         for ended in completed.ended:
             self._leave(ended.request, now_ns)
-        if self._handoffs is not None and member in self._hands_over:
-            for grant in planned.plan.grants:
-                self._handoffs.computed(grant.request, grant.start + grant.length, now_ns)
-            for request in first:
-                if request in self._live:
-                    self._handoffs.ready(request, now_ns)
+        if self._handoffs is None or member not in self._hands_over:
+            return completed
+        for grant in planned.plan.grants:
+            live = self._live.get(grant.request)
+            if live is not None and self._handoffs.computed(live.spec, grant.start + grant.length, now_ns):
+                first.append(grant.request)
+        ready = [request for request in first if self._handoffs.awaits(request)]
+        withheld = {request for request in ready if not self._handoffs.ready(request, now_ns)}
+        told = tuple(item for item in completed.emitted if item[1] not in withheld)
+        return Completed(told, completed.ended)
 
     def settle(self, now_ns: Ns) -> Effects:
         """Let handoffs go on; whoever moved is counted where it is now. To be called whenever something happened."""
@@ -148,6 +162,8 @@ class Cluster:
         if resident is None:
             return None
         ended = self.members[resident.member].instance.abort(request, outcome=outcome, reason=reason)
+        if ended is not None and self._handoffs is not None:
+            ended = self._handoffs.told(ended)
         self._leave(request, self._now)
         return ended
 

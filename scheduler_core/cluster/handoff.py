@@ -12,89 +12,30 @@ The source keeps the KV until it has landed, so an abort, a broken transfer or a
 prefill, or chunk by chunk) are two parameters; with a reservation at arrival chunks are sent as they come (PD-02).
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from scheduler_core.cluster.links import Links
 from scheduler_core.cluster.load import Load
 from scheduler_core.cluster.router import Estimate
+from scheduler_core.cluster.rules import Action, Emitter, Fallback, Faults, Reserve, Rules
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.moving import Leaving, Reserved
 from scheduler_core.sched.plan import Ended
-from scheduler_core.types.cluster_records import Handoff, Landed, Parked, TransferFailed, Transferred
+from scheduler_core.types.cluster_records import Emitted, Handoff, Held, Landed, Parked, TransferFailed, Transferred
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import Record
 from scheduler_core.types.time import Ns
 
 
-class Action(StrEnum):
-    """What becomes of a request whose prompt is computed."""
-
-    TRANSFER = "transfer"
-    RECOMPUTE = "recompute"
-    STAY = "stay"
-    FAIL = "fail"
-
-
-class Fallback(StrEnum):
-    """Why another way was taken than the first choice."""
-
-    NO_ROOM = "no_room"
-    OVER_BUDGET = "over_budget"
-    BROKEN_OFF = "broken_off"
-    NEVER_FITS = "never_fits"
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The handoff as a policy. Times in ns; ``budget_ns`` and ``patience_ns`` None: no limit.
-
-    ``prefer`` names an action, or ``cheapest``: whichever of transfer and recomputation is predicted to be sooner.
-    What is predicted to take longer than ``budget_ns`` gives way to the other, then to staying. A request that finds no
-    room for ``patience_ns`` stays: runnability before latency before throughput (R38). ``broken`` is what follows a
-    transfer that broke off.
-    """
-
-    prefer: str
-    budget_ns: Ns | None
-    patience_ns: Ns | None
-    broken: Action
-    reserve_at_arrival: bool
-    by_chunk: bool
-    kv_bytes_per_token: int
-
-
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """Transfers that break off or come late, drawn by a hash of seed, request and attempt: the same in every run."""
-
-    broken_share: float = 0.0
-    late_share: float = 0.0
-    late_ns: Ns = 0
-    seed: int = 0
-
-    def broken(self, request: int, attempt: int) -> bool:
-        """Whether this transfer breaks off when its bytes have moved."""
-        return self._draw("broken", request, attempt) < self.broken_share
-
-    def delay_ns(self, request: int, attempt: int) -> Ns:
-        """How much later than its last byte this transfer is reported."""
-        return self.late_ns if self._draw("late", request, attempt) < self.late_share else 0
-
-    def _draw(self, stream: str, request: int, attempt: int) -> float:
-        digest = hashlib.blake2b(f"{self.seed}/{stream}/{request}/{attempt}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") / (1 << 64)
-
-
 @dataclass(slots=True, eq=False)
 class Transfer:
     """One request on its way. ``ready_ns`` is when its prompt was computed; ``sent`` positions were given to the link.
 
-    ``under_way`` counts pieces on the link; ``reported_ns`` is when a late one is told.
+    ``under_way`` counts pieces on the link; ``reported_ns`` is when a late one is told. ``withheld``: its first token
+    is computed, but not emitted yet.
     """
 
     request: int
@@ -107,6 +48,7 @@ class Transfer:
     sent: int = 0
     under_way: int = 0
     reported_ns: Ns | None = None
+    withheld: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -148,36 +90,70 @@ class Handoffs:
         self._open: dict[int, Transfer] = {}
         self._waiting: dict[int, Transfer] = {}
         self._late: list[Transfer] = []
+        self._held: dict[int, RequestSpec] = {}
         self._roomier: set[int] = set()
         self.records: list[Record] = []
 
     # --- events ------------------------------------------------------------------------------------------------
 
     def arrived(self, spec: RequestSpec, source: int, now_ns: Ns) -> None:
-        """A request was routed to ``source``; its destination may be reserved at once (SW-01)."""
-        transfer = Transfer(spec.id, source, -1)
-        self._open[spec.id] = transfer
-        if self._rules.reserve_at_arrival:
-            destination = self._choose()
-            leaving = Leaving(spec, spec.prompt_tokens + 1, spec.prompt_tokens, 1)
-            reserved = self._ways.instances[destination].reserve(leaving, now_ns)
-            if isinstance(reserved, Reserved):
-                transfer.destination, transfer.reserved, transfer.sent = destination, reserved, reserved.hit_tokens
+        """A request was routed to ``source``; its destination may be reserved at once (SW-01), or must be (PD-01)."""
+        transfer = self._open[spec.id] = Transfer(spec.id, source, -1)
+        if self._rules.first_token is Emitter.DECODE:
+            self._ways.instances[source].withhold(spec.id)
+        if self._rules.reserve is Reserve.READY:
+            return
+        if not self._held and self._keep_place(transfer, spec, now_ns):
+            return
+        if self._rules.reserve is Reserve.BEFORE:
+            self._ways.instances[source].hold(spec.id)
+            self._held[spec.id] = spec
+            self.records.append(Held(now_ns, spec.id, source))
 
-    def computed(self, request: int, tokens: int, now_ns: Ns) -> None:
-        """A chunk of the prompt is done, up to ``tokens`` positions; it may be sent while the next is computed."""
-        transfer = self._open.get(request)
-        if transfer is not None and transfer.reserved is not None and self._rules.by_chunk:
+    def _keep_place(self, transfer: Transfer, spec: RequestSpec, now_ns: Ns) -> bool:
+        """Room for the KV of a prompt that is not computed yet; true also where it will never fit and must stay."""
+        answers = self._rules.first_token is not Emitter.DECODE
+        destination = self._choose()
+        leaving = Leaving(spec, spec.prompt_tokens + answers, spec.prompt_tokens, 1)
+        reserved = self._room(leaving, destination, now_ns)
+        if isinstance(reserved, Reserved):
+            transfer.destination, transfer.reserved, transfer.sent = destination, reserved, reserved.hit_tokens
+        return reserved is not None
+
+    def computed(self, spec: RequestSpec, tokens: int, now_ns: Ns) -> bool:
+        """A chunk of the prompt is done, up to ``tokens`` positions; it may be sent while the next is computed.
+
+        True when that was the last one of a prompt whose first token is computed elsewhere.
+        """
+        transfer = self._open.get(spec.id)
+        if transfer is None:
+            return False
+        if transfer.reserved is not None and self._rules.by_chunk:
             self._send(transfer, tokens, now_ns)
+        return self._rules.first_token is Emitter.DECODE and tokens == spec.prompt_tokens
 
-    def ready(self, request: int, now_ns: Ns) -> None:
-        """The prompt is computed and the first token is out; `settle` decides what comes next."""
+    def awaits(self, request: int) -> bool:
+        """Whether a request is to be handed over once its prompt is computed."""
+        transfer = self._open.get(request)
+        return transfer is not None and transfer.ready_ns is None
+
+    def ready(self, request: int, now_ns: Ns) -> bool:
+        """The prompt is computed; `settle` decides what comes next. Returns whether its first token may be told now."""
         transfer = self._open[request]
         source = self._ways.instances[transfer.source]
         source.park(request)
         transfer.ready_ns, transfer.left = now_ns, source.leaving(request)
-        self.records.append(Parked(now_ns, request, transfer.source))
+        transfer.withheld = self._rules.first_token is Emitter.ARRIVAL
+        answered = self._rules.first_token is Emitter.PREFILL
+        self.records.append(Parked(now_ns, request, transfer.source, answered))
         self._waiting[request] = transfer
+        return not transfer.withheld
+
+    def told(self, ended: Ended) -> Ended:
+        """``ended`` with the tokens that the caller got: a first token that was still withheld is none of them."""
+        transfer = self._open.get(ended.request)
+        withheld = transfer is not None and transfer.withheld
+        return ended._replace(output_tokens=ended.output_tokens - 1) if withheld else ended
 
     def settle(self, now_ns: Ns) -> Effects:
         """Finish what has landed and decide about who waits, in order; stops at the first that must go on waiting."""
@@ -192,6 +168,14 @@ class Handoffs:
         for transfer in list(self._waiting.values()):
             if not self._dispose(transfer, now_ns, effects):
                 break
+        for spec in list(self._held.values()):
+            transfer = self._open[spec.id]
+            if not self._keep_place(transfer, spec, now_ns):
+                break
+            del self._held[spec.id]
+            self._ways.instances[transfer.source].release(spec.id)
+            self.records.append(Held(now_ns, spec.id, transfer.source, over=True))
+            effects.touched.add(transfer.source)
         return effects
 
     def forget(self, request: int, now_ns: Ns) -> None:
@@ -200,6 +184,7 @@ class Handoffs:
         if transfer is None:
             return
         self._waiting.pop(request, None)
+        self._held.pop(request, None)
         if transfer in self._late:
             self._late.remove(transfer)
         dropped = self._give_up(transfer, now_ns)
@@ -254,13 +239,21 @@ class Handoffs:
         for blocks of the source, and this one, which holds some there, for theirs.
         """
         instance = self._ways.instances[destination]
-        while (found := instance.reserve(left, now_ns)) is None:
+        while (found := self._room(left, destination, now_ns)) is None:
             coming = [t for t in self._open.values() if t.reserved is not None and t.destination == destination]
             unready = [t for t in coming if t.ready_ns is None]
             if not unready or len(coming) < len(instance.open_requests()):
                 return None
             self._give_up(unready[-1], now_ns)
         return found
+
+    def _room(self, left: Leaving, destination: int, now_ns: Ns) -> Reserved | Ended | None:
+        """What the destination says, if the rules let anybody in."""
+        instance, rules = self._ways.instances[destination], self._rules
+        if rules.accept_share < 1 and instance.landed_blocks() >= rules.accept_share * instance.policy.limits.kv_blocks:
+            return None
+        headroom = rules.headroom_tokens * len(instance.open_requests()) if rules.headroom_tokens else 0
+        return instance.reserve(left, now_ns, headroom_tokens=headroom)
 
     def _wanted(self, transfer_ns: Ns, recompute_ns: Ns) -> tuple[Action, str]:
         """What the rules prefer at these predicted costs, and why it is not the first choice."""
@@ -284,6 +277,8 @@ class Handoffs:
         del self._open[request]
         source = self._ways.instances[transfer.source]
         effects.touched.add(transfer.source)
+        if action is not Action.FAIL:
+            self._tell(transfer, now_ns)
         if action is Action.RECOMPUTE and self._ways.instances[transfer.destination].resume(left, now_ns) is None:
             source.depart(request)
             effects.moved.append((request, transfer.destination))
@@ -291,10 +286,17 @@ class Handoffs:
         elif action is Action.FAIL:
             ended = source.abort(request, outcome=Outcome.FAILED, reason=f"handoff: {Fallback.BROKEN_OFF.value}")
             if ended is not None:
-                effects.ended.append((transfer.source, ended))
+                told = ended._replace(output_tokens=ended.output_tokens - transfer.withheld)
+                effects.ended.append((transfer.source, told))
         else:
             source.stay(request)
-            self.records.append(Landed(now_ns, request, transfer.source, left.epoch - 1, left.computed, stayed=True))
+            self.records.append(_landed(transfer, transfer.source, left.epoch - 1, now_ns))
+
+    def _tell(self, transfer: Transfer, now_ns: Ns) -> None:
+        """Hand a withheld first token to the caller."""
+        if transfer.withheld:
+            transfer.withheld = False
+            self.records.append(Emitted(now_ns, transfer.request, transfer.source))
 
     def _send(self, transfer: Transfer, tokens: int, now_ns: Ns) -> None:
         """Give positions up to ``tokens`` that were not sent yet to the link."""
@@ -333,7 +335,8 @@ class Handoffs:
         del self._open[transfer.request]
         self._ways.instances[transfer.destination].land(transfer.request, left.computed)
         self._ways.instances[transfer.source].depart(transfer.request)
-        self.records.append(Landed(now_ns, transfer.request, transfer.destination, reserved.epoch, left.computed))
+        self._tell(transfer, now_ns)
+        self.records.append(_landed(transfer, transfer.destination, reserved.epoch, now_ns))
         effects.moved.append((transfer.request, transfer.destination))
         effects.touched.update((transfer.source, transfer.destination))
 
@@ -408,3 +411,11 @@ class Handoffs:
         for request in self._waiting:
             if request not in self._open:
                 raise LawError(f"request {request} waits for a handoff but is not on its way")
+
+
+def _landed(transfer: Transfer, member: int, epoch: int, now_ns: Ns) -> Landed:
+    """The record of a request that may decode at ``member``; of a whole prompt the last token is computed again."""
+    left = transfer.left
+    assert left is not None
+    tokens = min(left.computed, left.known - 1)
+    return Landed(now_ns, transfer.request, member, epoch, tokens, stayed=member == transfer.source)

@@ -151,3 +151,58 @@ class FirstToken:
 
     def sent(self, request: RequestSpec, instance: int) -> None:
         self.index.sent(request, instance)
+
+
+@dataclass(frozen=True)
+class FewestTokens:
+    """Fewest prompt tokens that wait to be computed (SW-01)."""
+
+    def pick(self, request: RequestSpec, candidates: Sequence[int], loads: Sequence[Load]) -> Choice:
+        return best(candidates, loads, lambda index: loads[index].prefill_tokens)
+
+    def sent(self, request: RequestSpec, instance: int) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Freest:
+    """Most KV tokens free per request there: Llumnix's freeness, all waiting demand counted as usage (LX-02, LX-03).
+
+    ``capacity`` are the KV tokens that each instance's pool holds.
+    """
+
+    capacity: Sequence[int]
+
+    def pick(self, request: RequestSpec, candidates: Sequence[int], loads: Sequence[Load]) -> Choice:
+        return best(
+            candidates,
+            loads,
+            lambda index: -((self.capacity[index] - loads[index].kv_tokens) // (loads[index].open or 1)),
+        )
+
+    def sent(self, request: RequestSpec, instance: int) -> None:
+        return None
+
+
+@dataclass
+class KvCost:
+    """Least sum of prompt tokens to compute, ``weight`` each, and KV tokens held, both with this request.
+
+    The cost function of KV-aware routers as Dynamo and llm-d ship them, in tokens for blocks: what is known to be
+    cached need not be computed, and what is held slows down every decode step.
+    """
+
+    index: PrefixIndex
+    weight: float
+
+    def pick(self, request: RequestSpec, candidates: Sequence[int], loads: Sequence[Load]) -> Choice:
+        known = self.index.matches(request)
+
+        def cost(item: int) -> int:
+            compute = loads[item].prefill_tokens + request.prompt_tokens - known.get(item, 0)
+            return round(self.weight * compute) + loads[item].kv_tokens + request.prompt_tokens
+
+        return best(candidates, loads, cost)
+
+    def sent(self, request: RequestSpec, instance: int) -> None:
+        self.index.sent(request, instance)

@@ -155,7 +155,7 @@ class ClusterDriver:
         lane.running = None
         self._running -= 1
         completed = self.cluster.members[number].instance.complete(result)
-        self.cluster.completed(number, planned, completed, self._now)
+        completed = self.cluster.completed(number, planned, completed, self._now)
         self._steps += 1
         self.sink.write(step_record(planned, result, completed, instance=number))
         for ended in completed.ended:

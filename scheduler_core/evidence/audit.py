@@ -10,7 +10,7 @@ from typing import Any
 from scheduler_core.evidence.requests import Requests
 from scheduler_core.evidence.schema import AuditReport, Figure, Violation
 from scheduler_core.evidence.sweep import unattributed_bound_ns
-from scheduler_core.types.cluster_records import Handoff, Landed, Parked, Revoked, Routed
+from scheduler_core.types.cluster_records import Emitted, Handoff, Held, Landed, Parked, Revoked, Routed
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.reasons import Outcome
@@ -74,6 +74,7 @@ class _Request:
     recomputes: bool = False
     landed: tuple[int, int] | None = None
     paused: Paused | None = None
+    held: bool = False
 
 
 @dataclass(slots=True)
@@ -124,7 +125,11 @@ class Audit:
         elif isinstance(record, Preempted):
             self._preempted(record)
         elif isinstance(record, Parked):
-            self._leave_steps(record.request, record.instance, f"parked request {record.request}")
+            self._parked(record)
+        elif isinstance(record, Emitted):
+            self._emitted(record)
+        elif isinstance(record, Held):
+            self._held(record)
         elif isinstance(record, Handoff):
             self._handoff(record)
         elif isinstance(record, Landed):
@@ -207,7 +212,8 @@ class Audit:
         self._check("offered = outcomes", request is not None, where, "admitted before it arrived or after it ended")
         if request is None:
             return
-        self._check("resident once", not request.resident, where, "admitted while resident")
+        self._check("resident once", not request.resident and not request.held, where, "admitted while {}",
+                    "held" if request.held else "resident")  # fmt: skip
         if request.landed is not None:
             self._check("tokens contiguous", (record.epoch, record.hit_tokens) == request.landed, where,
                         "epoch {} starts at {} tokens, landed were {}", record.epoch, record.hit_tokens,
@@ -223,14 +229,33 @@ class Audit:
             request.first_hit = record.hit_tokens
         self._instances[request.instance].resident.add(record.request)
 
-    def _leave_steps(self, number: int, instance: int, where: str) -> None:
+    def _parked(self, record: Parked) -> None:
         """A request goes to another instance: it must have been resident in this one."""
-        request = self._open.get(number)
-        there = request is not None and request.resident and request.instance == instance
-        self._check("resident once", there, where, "was not resident in instance {}", instance)
+        request, where = self._open.get(record.request), f"parked request {record.request}"
+        there = request is not None and request.resident and request.instance == record.instance
+        self._check("resident once", there, where, "was not resident in instance {}", record.instance)
+        if request is None:
+            return
+        request.resident = False
+        self._instances[request.instance].resident.discard(record.request)
+        if not record.answered:  # its prompt is complete, and the token after it another's to compute or to emit
+            self._check("sampled at the end", request.token_lost and not request.emitted, where, "{} tokens are out",
+                        request.emitted)  # fmt: skip
+            request.token_lost = False
+
+    def _held(self, record: Held) -> None:
+        request, where = self._open.get(record.request), f"held request {record.request}"
+        fits = request is not None and not request.resident and request.held == record.over
+        self._check("resident once", fits, where, "runs, or was {}held before", "not " if record.over else "")
         if request is not None:
-            request.resident = False
-            self._instances[request.instance].resident.discard(number)
+            request.held = not record.over
+
+    def _emitted(self, record: Emitted) -> None:
+        request, where = self._open.get(record.request), f"emitted for request {record.request}"
+        held = request is not None and not request.resident and not request.emitted
+        self._check("sampled at the end", held, where, "had no first token that was withheld")
+        if request is not None:
+            self._token((where, record.request), request, record.at_ns)
 
     def _handoff(self, record: Handoff) -> None:
         request = self._open.get(record.request)

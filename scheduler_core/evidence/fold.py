@@ -11,7 +11,9 @@ from scheduler_core.evidence.instances import Idleness, PowerTotals
 from scheduler_core.evidence.sweep import REQUEUE, SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
 from scheduler_core.types.cluster_records import (
+    Emitted,
     Handoff,
+    Held,
     Landed,
     Parked,
     Revoked,
@@ -42,6 +44,7 @@ from scheduler_core.types.records import (
 )
 from scheduler_core.types.time import Ns
 
+_QUEUE = IntervalClass.QUEUE.value
 _STALLED = IntervalClass.STALLED.value
 _MODEL_LOAD = IntervalClass.MODEL_LOAD.value
 _RESERVE_WAIT = IntervalClass.RESERVE_WAIT.value
@@ -167,7 +170,9 @@ class RunFold:
             Deferred: self._deferred,
             Step: self._step,
             Preempted: self._preempted,
+            Held: self._held,
             Parked: self._parked,
+            Emitted: self._emitted,
             Handoff: self._handoff,
             Transferred: self.handoffs.transferred,
             TransferFailed: self._transfer_failed,
@@ -263,6 +268,17 @@ class RunFold:
         if line is not None:
             self._instances[line.instance].resident -= line.waiting_since is None
             line.wait_for(_RESERVE_WAIT, record.at_ns, self.loads)
+
+    def _held(self, record: Held) -> None:
+        line = self._open.get(record.request)
+        if line is not None:
+            line.wait_for(_QUEUE if record.over else _RESERVE_WAIT, record.at_ns, self.loads)
+
+    def _emitted(self, record: Emitted) -> None:
+        line = self._open.get(record.request)
+        if line is not None:
+            line.wait_for(line.waiting_kind, record.at_ns, self.loads)
+            self._token(record.request, line, record.at_ns)
 
     def _handoff(self, record: Handoff) -> None:
         self.handoffs.handoff(record)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from scheduler_core.evidence.audit import Audit
 from scheduler_core.spec.job import PoolSample, Sample
-from scheduler_core.types.cluster_records import Routed
+from scheduler_core.types.cluster_records import Emitted, Handoff, Landed, Parked, Routed
 from scheduler_core.types.intervals import COMPUTE
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.quantile import quantile
@@ -95,8 +95,16 @@ class LiveSampler:
                 self._lookups.append((record.at_ns, record.hit_tokens, self._prompt.get(record.request, 0)))
         elif isinstance(record, Preempted):
             self._preemptions += 1
-            self._resident.discard(record.request)
-            self._waiting += 1
+            self._wait_again(record.request)
+        elif isinstance(record, Parked):
+            self._wait_again(record.request)
+        elif isinstance(record, Emitted):
+            self._first_token(record.request, record.at_ns)
+        elif isinstance(record, Landed):
+            self._instance[record.request] = record.instance
+        elif isinstance(record, Handoff):
+            if record.action == "recompute":
+                self._instance[record.request] = record.destination
         elif isinstance(record, Finished):
             self._take_finish(record)
         if at is not None and at > self._now:
@@ -105,6 +113,16 @@ class LiveSampler:
     def flush(self) -> None:
         """Emit the last sample, at the time of the last record."""
         self._emit(self._now)
+
+    def _wait_again(self, request: int) -> None:
+        if request in self._resident:
+            self._resident.discard(request)
+            self._waiting += 1
+
+    def _first_token(self, request: int, at: Ns) -> None:
+        if request in self._open:
+            self._ttft.append((at, at - self._open[request]))
+            self._last_token[request] = at
 
     def _take_finish(self, record: Finished) -> None:
         self.done += 1
@@ -131,8 +149,8 @@ class LiveSampler:
                 before = last_token.get(request)
                 if before is not None:
                     gaps.append(at - before)
-                elif request in self._open:
-                    self._ttft.append((at, at - self._open[request]))
+                else:
+                    self._first_token(request, at)
                 last_token[request] = at
         self._step_tokens, self._budget = (prefill, decode), step.budget
         self._tokens.append((at, prefill, decode))

@@ -1,18 +1,10 @@
-"""What each policy is and takes, as pure description: forms, API and command line read this, never the planner.
+"""What each policy is and takes, as pure description: forms, API and command line read this, never the planner."""
 
-A package adds policies with an entry point in the group ``headway.policies`` that names a `Manifest`.
-"""
-
-import difflib
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
-from scheduler_core.spec.policy import ExecutionSection, PolicySpec, PoolsSection
-from scheduler_core.types.errors import InputError, Problem
-
-GROUP = "headway.policies"
+from scheduler_core.spec.policy import ExecutionSection, PolicySpec
+from scheduler_core.spec.pools import PoolsSection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +52,11 @@ _POOLS: dict[str, Any] = {
     "reserve": "ready",
     "move": "after",
     "look_every_ms": 0,
+    "first_token": "prefill",
+    "refuse": "never",
+    "accept_share": 1.0,
+    "headroom_tokens": 0,
+    "prefix_weight": 1.0,
 }
 _PREEMPTS = {
     "cache.preemption": "A request that has to stop for want of blocks: recompute; swap (copied to host memory and "
@@ -272,33 +269,3 @@ FASTSERVE = Manifest(
     },
     builder="scheduler_core.policies.presets:fastserve",
 )
-
-BUILT_IN = (STATIC, VLLM_V1, SARATHI, SGLANG, FASTSERVE, VTC, NANO, RESERVE_MAX)
-
-
-@cache
-def _installed() -> dict[str, Manifest]:
-    found = {manifest.name: manifest for manifest in BUILT_IN}
-    for entry in entry_points(group=GROUP):
-        manifest = entry.load()
-        if not isinstance(manifest, Manifest):
-            raise InputError([Problem(entry.value, f"entry point {entry.name!r} names no policy manifest")])
-        if manifest.name in found:
-            raise InputError([Problem(entry.value, f"a policy named {manifest.name!r} exists already")])
-        found[manifest.name] = manifest
-    return found
-
-
-def manifests() -> dict[str, Manifest]:
-    """All policies by name: the built-in ones, then those of installed packages."""
-    return dict(_installed())
-
-
-def manifest_of(name: str) -> Manifest:
-    """The policy called ``name``; `InputError` suggests the nearest name."""
-    known = {**_installed(), AS_SERVED.name: AS_SERVED}
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-        raise InputError([Problem("policy", f"no policy is called {name!r}; {hint}")])
-    return known[name]

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from scheduler_core.policies.feedback import with_feedback
 from scheduler_core.policies.gatekeeper import with_gate
-from scheduler_core.policies.manifests import manifest_of
 from scheduler_core.policies.ordering import with_order
 from scheduler_core.policies.parts import (
     ByArrival,
@@ -31,6 +30,7 @@ from scheduler_core.policies.parts import (
 from scheduler_core.policies.pool import with_memory_rule, with_pool
 from scheduler_core.policies.predicting import with_predictor
 from scheduler_core.policies.ratio import NewTokenRatio, PromptAndClippedLimit
+from scheduler_core.policies.registry import manifest_of
 from scheduler_core.policies.resolving import resolve
 from scheduler_core.policies.vtc import VirtualTokenCounter
 from scheduler_core.sched.decisions import Place, Publish, Retain

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scheduler_core.policies.manifests import AS_SERVED, Manifest, manifest_of
+from scheduler_core.policies.manifests import AS_SERVED, Manifest
+from scheduler_core.policies.registry import manifest_of
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.fork import check_fork
-from scheduler_core.spec.policy import LEAVES_ONLY, SECTIONS, PolicySpec, PoolsSection
+from scheduler_core.spec.policy import LEAVES_ONLY, SECTIONS, PolicySpec
+from scheduler_core.spec.pools import PoolsSection
 from scheduler_core.spec.target import Profile, TargetSpec
 from scheduler_core.spec.topology import Topology
 from scheduler_core.types.errors import InputError, Problem
@@ -119,8 +121,8 @@ def _check_split(pools: PoolsSection, topology: Topology) -> None:
     if not prefill or set(prefill) >= set(topology.groups):
         message = f"name the groups that compute prompts and leave at least one to decode; the target has {groups}"
         problems.append(Problem("pools.prefill", message))
-    if pools.move == "chunks" and pools.reserve != "arrival":
-        problems.append(Problem("pools.move", "chunks have somewhere to go only with reserve: arrival"))
+    if pools.move == "chunks" and pools.reserve == "ready":
+        problems.append(Problem("pools.move", "chunks have somewhere to go only with reserve: before or arrival"))
     if problems:
         raise InputError(problems)
 

@@ -22,11 +22,15 @@ class LiveRequest(Progress):
     `scheduler_core.sched.cohort`: while ``joined`` is not `APART`, the cursors are those of that tick.
     ``keys`` are the prefix identities of its full blocks as far as needed, ``published`` how many of them are indexed.
     ``lost_until`` is the position up to which tokens had been computed before the last preemption.
+    ``answers`` is false while only its prompt is computed here, and the first token elsewhere; from position
+    ``decodes_from`` on, its grants are decode.
     While it is swapped out, ``host_table`` are the host blocks that hold the KV of its first ``saved`` tokens.
     """
 
     __slots__ = (
+        "answers",
         "blocks",
+        "decodes_from",
         "hit_tokens",
         "host_table",
         "id",
@@ -65,6 +69,8 @@ class LiveRequest(Progress):
         self.preemptions = 0
         self.run_seq = -1
         self.lost_until = 0
+        self.answers = True
+        self.decodes_from = spec.prompt_tokens
         self.joined = APART
         self.lane = 0
 
@@ -81,7 +87,7 @@ class LiveRequest(Progress):
     @property
     def prefilling(self) -> bool:
         """Whether more than the newest token is still to be granted."""
-        return self.known + self.promised - self.granted > 1 or self.granted < self.spec.prompt_tokens
+        return self.known + self.promised - self.granted > 1 or self.granted < self.decodes_from
 
     @property
     def stage(self) -> str:
@@ -94,7 +100,7 @@ class LiveRequest(Progress):
         """What the next grant's compute is for: again, for the prompt, or for the next token."""
         if self.granted < self.lost_until:
             return _RECOMPUTE
-        return _PREFILL if self.granted < self.spec.prompt_tokens else _DECODE
+        return _PREFILL if self.granted < self.decodes_from else _DECODE
 
     def apply(self, event: Event) -> None:
         """Go through the lifecycle table; an illegal event raises and changes nothing."""

@@ -38,10 +38,14 @@ class Progress:
         self.granted = self.confirmed = hit_tokens
 
     def deliver(self, tokens: int) -> None:
-        """KV up to ``tokens`` was delivered from another instance; what was found here before is part of it."""
-        if not self.granted <= tokens < self.known:
+        """KV up to ``tokens`` was delivered from another instance; what was found here before is part of it.
+
+        Of all known tokens the last is computed again, since a step over it yields the next one (V-33).
+        """
+        last = self.known - 1
+        if not min(self.granted, last) <= min(tokens, last) or tokens > self.known:
             raise CallerError(f"cannot take {tokens} of {self.known} known tokens at {self.granted} granted")
-        self.granted = self.confirmed = tokens
+        self.granted = self.confirmed = min(tokens, last)
 
     def grant(self, length: int) -> bool:
         """Plan ``length`` more tokens; true when the last of them yields a new token."""
@@ -51,6 +55,13 @@ class Progress:
         samples = self.granted == self.known + self.promised
         self.promised += samples
         return samples
+
+    def fill(self, length: int) -> bool:
+        """As `grant`, for a request whose next token another instance will compute: nothing is promised."""
+        if not 0 < length <= self.debt:
+            raise CallerError(f"cannot grant {length} tokens with {self.debt} left to grant")
+        self.granted += length
+        return False
 
     def confirm(self, end: int, *, sampled: bool) -> None:
         """A step came back: KV is written up to ``end``, and one token was emitted if ``sampled``."""

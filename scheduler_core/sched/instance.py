@@ -12,7 +12,7 @@ from scheduler_core.sched.decisions import Place
 from scheduler_core.sched.gate import Disposal, Gate, GateAnswer, gated_record
 from scheduler_core.sched.laws import check_conservation, check_liveness, check_residence
 from scheduler_core.sched.memory import BlockMemory, blocks_for
-from scheduler_core.sched.moving import Leaving, Reserved, depart, lodge, park, reserve, revoke_lodged
+from scheduler_core.sched.moving import Leaving, Reserved, depart, hold, lodge, park, release, reserve, revoke_lodged
 from scheduler_core.sched.plan import Completed, Ended, Occupancy, Planned
 from scheduler_core.sched.planner import StepBuilder
 from scheduler_core.sched.policy import PolicySet
@@ -195,6 +195,21 @@ class Instance:
 
     # --- between instances -------------------------------------------------------------------------------------
 
+    def withhold(self, request: int) -> None:
+        """Compute no more than the prompt of a request here: its first token is another instance's to compute (V-31).
+
+        Once its prompt is computed it must be parked; it answers again after `land` or `stay`.
+        """
+        self._live(request).answers = False
+
+    def hold(self, request: int) -> None:
+        """Take a request that waits out of the queue until `release`: there is no place for its prompt's KV yet."""
+        hold(self._state, self._live(request))
+
+    def release(self, request: int) -> None:
+        """A request that was held may be computed."""
+        release(self._state, self.policy, self._live(request))
+
     def park(self, request: int) -> None:
         """Take a running request out of the steps; it keeps its blocks until `depart` or `stay`."""
         park(self._state, self._live(request))
@@ -208,17 +223,28 @@ class Instance:
         """A parked request is elsewhere now: its blocks are free."""
         depart(self._state, self._live(request))
 
-    def reserve(self, left: Leaving, now_ns: Ns) -> Reserved | Ended | None:
+    def reserve(self, left: Leaving, now_ns: Ns, *, headroom_tokens: int = 0) -> Reserved | Ended | None:
         """Room for the KV of a request that comes from another instance; None when there is none now.
 
-        `Ended` when it can never be served here. The request is parked until `land`.
+        It must fit in what is free, less what prefills here still need to complete (V-32), and leave
+        ``headroom_tokens`` unless nobody else is here. `Ended` when it can never be served here. The request is parked
+        until `land`.
         """
         request = self._arriving(left)
         if isinstance(request, Ended):
             return request
-        if not reserve(self._state, request, left.computed):
+        state = self._state
+        size = state.memory.block_size
+        spoken_for = sum(max(0, blocks_for(live.known, size) - live.blocks) for live in state.apart.values())
+        if state.requests:
+            spoken_for += blocks_for(headroom_tokens, size)
+        if not reserve(state, request, left.computed, spoken_for=spoken_for):
             return None
         return Reserved(request.id, request.epoch, request.hit_tokens)
+
+    def landed_blocks(self) -> int:
+        """Blocks of requests that were delivered and wait for a slot."""
+        return sum(request.blocks for request in self._state.lodged.values())
 
     def land(self, request: int, tokens: int) -> None:
         """The KV of the first ``tokens`` positions of a reserved request is there: it waits for a slot."""

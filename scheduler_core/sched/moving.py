@@ -37,6 +37,20 @@ class Reserved(NamedTuple):
     hit_tokens: int
 
 
+def hold(state: InstanceState, request: LiveRequest) -> None:
+    """Take a waiting request out of the queue; it has no blocks and waits for something outside."""
+    state.waiting.remove(request)
+    request.apply(Event.PARK)
+    state.parked[request.id] = request
+
+
+def release(state: InstanceState, policy: PolicySet, request: LiveRequest) -> None:
+    """A request that was held waits in the policy's order again."""
+    request.apply(Event.LODGE)
+    del state.parked[request.id]
+    state.waiting.push(request, policy.order.key(request))
+
+
 def park(state: InstanceState, request: LiveRequest) -> None:
     """Take a running request out of the steps; it keeps its blocks.
 
@@ -50,15 +64,17 @@ def park(state: InstanceState, request: LiveRequest) -> None:
     state.parked[request.id] = request
 
 
-def reserve(state: InstanceState, request: LiveRequest, tokens: int) -> bool:
+def reserve(state: InstanceState, request: LiveRequest, tokens: int, *, spoken_for: int) -> bool:
     """Lease the blocks for ``tokens`` positions that will be delivered; false (and nothing changed) without room.
+
+    ``spoken_for`` free blocks are not to be touched.
 
     Beginnings that are cached here are adopted, and need not be sent: `LiveRequest.hit_tokens`.
     """
     memory = state.memory
     hits = memory.match(request)
     need = blocks_for(tokens, memory.block_size) - len(hits)
-    if need > memory.free - memory.idle(hits) - memory.pledged:
+    if need > memory.free - memory.idle(hits) - memory.pledged - spoken_for:
         return False
     request.apply(Event.PARK)
     if hits:
@@ -73,6 +89,8 @@ def lodge(state: InstanceState, policy: PolicySet, request: LiveRequest, tokens:
     request.apply(Event.LODGE)
     del state.parked[request.id]
     request.deliver(tokens)
+    request.answers = True
+    request.decodes_from = min(request.decodes_from, request.granted)
     state.memory.publish(request, tokens)
     state.lodged[request.id] = request
     state.waiting.push(request, policy.order.key(request))
@@ -110,6 +128,7 @@ def check_places(state: InstanceState) -> str | None:
         if request.state is not State.PARKED or request.joined != APART:
             return f"parked request {request.id} is {request.state.name}"
     for request in state.lodged.values():
-        if request.state is not State.QUEUED or request.blocks != blocks_for(request.granted, state.memory.block_size):
+        held = {blocks_for(request.granted + more, state.memory.block_size) for more in (0, 1)}
+        if request.state is not State.QUEUED or request.blocks not in held:
             return f"lodged request {request.id} is {request.state.name} with {request.blocks} blocks"
     return None

@@ -337,7 +337,7 @@ class StepBuilder:
         lodged = head.blocks > 0
         hits: Hits = list(head.table) if lodged else memory.match(head)
         found = head.blocks or len(hits)
-        covered = head.granted or found * size
+        covered = head.granted if lodged else found * size
         want = head.known - covered
         limits, view = self.policy.limits, self._view
         length = first_length(head, want, most=self._limit(head, want, view), left=view.budget_left, limits=limits)
@@ -389,7 +389,7 @@ class StepBuilder:
 
     def _grant(self, request: LiveRequest, length: int, blocks: tuple[int, ...], *, first: bool = False) -> None:
         start, phase = request.granted, request.phase()
-        samples = request.grant(length)
+        samples = request.grant(length) if request.answers else request.fill(length)
         self._view.budget_left -= length
         hit = request.hit_tokens if first else 0
         self.grants[request.id] = Grant(request.id, request.epoch, start, length, blocks, samples, phase, hit)

@@ -1,14 +1,15 @@
 """The policy spec: separate sections, so that a difference between two arms has a layer.
 
-A policy names a preset, which fills all sections; what is written overrides. `scheduler_core.policies.manifests`
+A policy names a preset, which fills all sections; what is written overrides. `scheduler_core.policies.registry`
 describes each preset and resolves a spec to its complete form.
 """
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Seed, Share, Spec
+from scheduler_core.spec.pools import PoolsSection
 
 OrderName = Literal[
     "arrival",
@@ -213,69 +214,6 @@ class PredictSection(Spec):
     )
     bias: PositiveFloat | None = Field(None, le=100, description="Error: the prediction is multiplied by this.")
     seed: Seed | None = Field(None, description="Which errors are drawn.")
-
-
-class Scaling(Spec):
-    """When replicas are started and drained. What exists is the topology's; ``least`` of it are always on."""
-
-    by: Literal["queue", "busy"] = Field(
-        "queue", description="Pressure is requests that are not over, or busy share, per instance on or starting."
-    )
-    least: PositiveInt = Field(1, description="Instances that are always on.")
-    up_at: PositiveFloat = Field(8.0, description="Pressure above which more are started.")
-    down_at: float = Field(2.0, ge=0, description="Pressure below which one is drained.")
-    window_s: PositiveFloat = Field(5.0, description="How long pressure must be beyond a bound.")
-    every_s: PositiveFloat = Field(1.0, description="Time between two looks at the pressure.")
-    cooldown_s: float = Field(30.0, ge=0, description="Least time between a start and a drain, or the reverse.")
-
-    @model_validator(mode="after")
-    def _apart(self) -> Self:
-        if self.down_at >= self.up_at:
-            raise ValueError(f"down_at ({self.down_at:g}) must be below up_at ({self.up_at:g})")
-        return self
-
-
-class PoolsSection(Spec):
-    """Layers 4 and 5, pools: which instance does what."""
-
-    layout: Literal["single", "replicas", "split"] | None = Field(
-        None,
-        description="One instance that does everything; equal ones behind a router; or some that compute prompts and "
-        "others that decode.",
-    )
-    route: Literal["round_robin", "least_loaded", "two_choices", "sticky", "prefix", "first_token"] | None = Field(
-        None,
-        description="Where a request goes: each instance in turn; the one with the fewest requests; the better of two "
-        "drawn ones; where its session's first turn went; where most of its prompt is cached; or where its first "
-        "token is predicted soonest.",
-    )
-    scale: Scaling | None = Field(None, description="Replicas: when instances are started and drained; absent: never.")
-    prefill: tuple[Name, ...] | None = Field(
-        None, description="Split: the target's groups that compute prompts; all others decode."
-    )
-    handoff: Literal["cheapest", "transfer", "recompute", "stay"] | None = Field(
-        None,
-        description="Split: what becomes of a computed prompt. Its KV is moved, computed again where it decodes, or "
-        "stays and decodes where it is; cheapest takes the sooner of the first two.",
-    )
-    handoff_budget_ms: PositiveFloat | None = Field(
-        None, description="Split: a way predicted to take longer gives way to the other, then to staying."
-    )
-    patience_ms: float | None = Field(
-        None, ge=0, description="Split: a request that finds no room to decode for this long stays; absent: it waits."
-    )
-    broken: Literal["transfer", "recompute", "stay", "fail"] | None = Field(
-        None, description="Split: what follows a transfer that broke off."
-    )
-    reserve: Literal["arrival", "ready"] | None = Field(
-        None, description="Split: when room to decode is kept, on arrival or once the prompt is computed."
-    )
-    move: Literal["after", "chunks"] | None = Field(
-        None, description="Split: KV is moved after prefill, or chunk by chunk as it is computed (reserve: arrival)."
-    )
-    look_every_ms: float | None = Field(
-        None, ge=0, description="How often the router learns the load of the instances. 0: it always knows."
-    )
 
 
 class ExecutionSection(Spec):

@@ -143,7 +143,12 @@ def play_cluster(
     profile_, sink, outputs = target or profile(), ListSink(), TrueOutputs()
     topology = Topology(groups={name: InstanceGroup(count=count) for name, count in groups.items()}, **links)
     cost = StepCost(profile_)
-    site = Site(topology, dict.fromkeys(groups, capacity), lambda _, tokens: cost.duration_ns(tokens, 0, 0, 0, 0))
+    site = Site(
+        topology,
+        dict.fromkeys(groups, capacity),
+        lambda _, tokens: cost.duration_ns(tokens, 0, 0, 0, 0),
+        lambda _, requests, tokens: cost.decode_ns(requests, tokens, 0),
+    )
     cluster = build_cluster(spec, site)
     driver = ClusterDriver(
         cluster=cluster,

@@ -8,8 +8,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from scheduler_core.policies.manifests import manifests
 from scheduler_core.policies.presets import Capacity, build_policy
+from scheduler_core.policies.registry import manifests
 from scheduler_core.policies.resolving import resolve
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.fastforward import FastForward

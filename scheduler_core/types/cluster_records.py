@@ -20,9 +20,35 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A request left the steps of its instance with its blocks, ready to go to another one."""
+    """A request left the steps of its instance with its blocks, ready to go to another one.
+
+    Where it is not ``answered``, its prompt is computed, but its first token is emitted later (`Emitted`), or computed
+    by the step after it has landed.
+    """
 
     kind: ClassVar[str] = "parked"
+    at_ns: Ns
+    request: int
+    instance: int
+    answered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A request may not be computed before there is room where it will decode; with ``over``, now it may."""
+
+    kind: ClassVar[str] = "held"
+    at_ns: Ns
+    request: int
+    instance: int
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A first token that ``instance`` computed is handed to the caller: its request has arrived where it decodes."""
+
+    kind: ClassVar[str] = "emitted"
     at_ns: Ns
     request: int
     instance: int
@@ -110,4 +136,6 @@ class Scaled:
     reason: str
 
 
-ClusterRecord: TypeAlias = Routed | Parked | Handoff | Transferred | Landed | TransferFailed | Revoked | Scaled
+ClusterRecord: TypeAlias = (
+    Routed | Held | Parked | Emitted | Handoff | Transferred | Landed | TransferFailed | Revoked | Scaled
+)

@@ -43,6 +43,8 @@ class Reject(StrEnum):
     ESTIMATED_WAIT = "estimated_wait"
     QUEUED_TOKENS = "queued_tokens"
     KV_SATURATED = "kv_saturated"
+    PREDICTED_TTFT = "predicted_ttft"
+    PREDICTED_TPOT = "predicted_tpot"
 
 
 class Preempt(StrEnum):

@@ -131,7 +131,8 @@ def test_chunks_are_sent_while_the_next_is_computed() -> None:
     REQUESTS,
     st.sampled_from(["cheapest", "transfer", "recompute", "stay"]),
     st.sampled_from(["transfer", "recompute", "stay", "fail"]),
-    st.sampled_from([("ready", "after"), ("arrival", "after"), ("arrival", "chunks")]),
+    st.sampled_from([("ready", "after"), ("arrival", "after"), ("arrival", "chunks"), ("before", "chunks")]),
+    st.sampled_from(["prefill", "arrival", "decode"]),
     st.sampled_from([None, 0, 4]),
     st.sampled_from([(1, 1), (2, 1), (1, 2)]),
     st.sampled_from(["none", "hash"]),
@@ -143,6 +144,7 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
     handoff: str,
     broken: str,
     how: Any,
+    first_token: str,
     patience: Any,
     sizes: Any,
     prefix: str,
@@ -163,6 +165,7 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
         pools__broken=broken,
         pools__reserve=how[0],
         pools__move=how[1],
+        pools__first_token=first_token,
         pools__patience_ms=patience,
     )
     cancels = [(number, at) for number, at in dict(cancels).items() if number < len(requests)]

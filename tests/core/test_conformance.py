@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from scheduler_core.evidence.audit import Audit
-from scheduler_core.policies.manifests import manifests
 from scheduler_core.policies.parts import RoomAboveWatermark
 from scheduler_core.policies.presets import Capacity
+from scheduler_core.policies.registry import manifests
 from scheduler_core.policies.resolving import resolve
 from scheduler_core.sched.decisions import Deferral
 from scheduler_core.testing import conformance

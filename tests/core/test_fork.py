@@ -9,8 +9,8 @@ import pytest
 from headway.play import play as play_experiment
 from scheduler_core.drive.driver import Driver
 from scheduler_core.drive.fork import Switch, due_from
-from scheduler_core.policies.manifests import BUILT_IN
 from scheduler_core.policies.presets import Capacity, branch_of, build_instance, build_policy
+from scheduler_core.policies.registry import BUILT_IN
 from scheduler_core.policies.resolving import resolve, resolve_arms
 from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.spec.experiment import ExperimentSpec

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from scheduler_core.kv.digest import ChainKeys
-from scheduler_core.policies.manifests import manifests
 from scheduler_core.policies.presets import Capacity
+from scheduler_core.policies.registry import manifests
 from scheduler_core.policies.resolving import check_against, resolve
 from scheduler_core.request.lifecycle import TRANSITIONS, Event, State, next_state
 from scheduler_core.request.live import LiveRequest

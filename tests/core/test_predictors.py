@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.drive.driver import Driver
-from scheduler_core.policies.manifests import manifests
 from scheduler_core.policies.predicting import foresight_of
 from scheduler_core.policies.predictors import (
     Announced,
@@ -23,6 +22,7 @@ from scheduler_core.policies.predictors import (
     QuantileOfEnded,
 )
 from scheduler_core.policies.presets import Capacity, build_instance
+from scheduler_core.policies.registry import manifests
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sim.executor import SimulatedExecutor

@@ -11,8 +11,8 @@ import pytest
 from gpu_runner.engine.executor import TorchExecutor
 from scheduler_core.drive.driver import Driver, DriveReport
 from scheduler_core.drive.replay import RecordedStep, ReplayExecutor
-from scheduler_core.policies.manifests import manifests
 from scheduler_core.policies.presets import Capacity, build_instance
+from scheduler_core.policies.registry import manifests
 from scheduler_core.policies.resolving import resolve
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sim.executor import SimulatedExecutor

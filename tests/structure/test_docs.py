@@ -9,7 +9,7 @@ import pytest
 import yaml
 from django.core.management import get_commands
 
-from scheduler_core.policies.manifests import manifests
+from scheduler_core.policies.registry import manifests
 from scheduler_core.spec.base import Spec
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse

@@ -47,6 +47,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "scheduler_core.types",
         "scheduler_core.spec",
         "scheduler_core.policies.manifests",
+        "scheduler_core.policies.registry",
         "scheduler_core.policies.resolving",
         "scheduler_core.workload",
         "scheduler_core.evidence",

@@ -16,7 +16,7 @@ from controlplane.ui.specform.editing import edit_rows, numbered
 from controlplane.ui.specform.nodes import Choice, Leaf
 from controlplane.ui.specform.reading import read
 from controlplane.ui.specform.shapes import label_of
-from scheduler_core.policies.manifests import manifests
+from scheduler_core.policies.registry import manifests
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec

@@ -18,7 +18,8 @@ from controlplane.ui.comparing import differences, other_version
 from controlplane.ui.editor import Editor, posted, refuse
 from controlplane.ui.listing import Filter, listing
 from controlplane.ui.setting import policy_setting
-from scheduler_core.policies.manifests import Manifest, manifests
+from scheduler_core.policies.manifests import Manifest
+from scheduler_core.policies.registry import manifests
 from scheduler_core.spec.policy import SECTIONS, PolicySpec
 from scheduler_core.spec.yamltext import dump_yaml
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from controlplane.ui.readings import SPELLED
-from scheduler_core.spec import base, goal, policy, server, studies, target, topology, workload
+from scheduler_core.spec import base, goal, policy, pools, server, studies, target, topology, workload
 
 Choices = tuple[tuple[str, str], ...]
 
@@ -82,8 +82,20 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
     goal.GoalSpec: Layout(more=("confidence", "thresholds")),
     policy.PolicySpec: Layout(),
     studies.Dimension: Layout(more=("scale", "whole", "points")),
-    policy.PoolsSection: Layout(
-        more=("handoff_budget_ms", "patience_ms", "broken", "reserve", "move", "look_every_ms"),
+    pools.PoolsSection: Layout(
+        more=(
+            "prefix_weight",
+            "refuse",
+            "handoff_budget_ms",
+            "patience_ms",
+            "broken",
+            "first_token",
+            "reserve",
+            "move",
+            "accept_share",
+            "headroom_tokens",
+            "look_every_ms",
+        ),
     ),
     topology.Topology: Layout(more=("broken_share", "late_share", "late_ms")),
 }

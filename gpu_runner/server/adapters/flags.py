@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler_core.policies.manifests import manifest_of
+from scheduler_core.policies.registry import manifest_of
 from scheduler_core.spec.policy import SECTIONS, PolicySpec
 from scheduler_core.types.errors import InputError, Problem
 

@@ -1,0 +1,100 @@
+"""Deployments of named systems as presets: which instance does what, how KV goes from one to another, who routes.
+
+Inside an instance each schedules by the parts of the policy that its system uses there. Where the first token comes
+from is part of a preset (``pools.first_token``), since it decides what a time to first token means.
+"""
+
+from typing import Any
+
+from scheduler_core.policies.manifests import NANO, SGLANG, VLLM_V1, Manifest
+
+_SPLIT = {"layout": "split", "prefill": ("prefill",)}
+
+
+def _deployment(name: str, inside: Manifest, pools: dict[str, Any], **about: str) -> Manifest:
+    """A preset that schedules ``inside`` each instance by an existing one, and lays instances out by ``pools``."""
+    defaults = inside.defaults
+    laid_out = defaults.pools.model_validate({**defaults.pools.model_dump(), **pools})
+    return Manifest(
+        name=name,
+        defaults=defaults.model_copy(update={"policy": name, "pools": laid_out}),
+        settable=inside.settable,
+        choices=inside.choices,
+        builder=inside.builder,
+        **about,
+    )
+
+
+VLLM_PD = _deployment(
+    "vllm_pd",
+    VLLM_V1,
+    {**_SPLIT, "route": "round_robin", "first_token": "decode", "broken": "fail"},
+    version="0.33.0",
+    title="Prefill and decode apart as vLLM with a KV connector",
+    summary="Decode instances pull the KV of a computed prompt, compute its last token again and with it the first "
+    "token; blocks stay at the producer until the send is complete; a failed load fails the request.",
+    citation="vLLM 0.33.0, KV connectors behind a proxy; rules V-31 to V-34. First token: the first decode step.",
+)
+
+SGLANG_PD = _deployment(
+    "sglang_pd",
+    SGLANG,
+    {
+        **_SPLIT,
+        "route": "two_choices",
+        "first_token": "arrival",
+        "broken": "fail",
+        "reserve": "before",
+        "move": "chunks",
+        "headroom_tokens": 512,
+    },
+    version="0.5.23",
+    title="Prefill and decode apart as SGLang",
+    summary="A prompt is computed only once its decode instance has kept room, and sent chunk by chunk; room for 512 "
+    "tokens stays free there for each request.",
+    citation="SGLang 0.5.23, disaggregation; rules PD-01 to PD-04, PD-06, PD-07. First token: computed by prefill, "
+    "emitted when the KV has arrived.",
+)
+
+DISTSERVE = _deployment(
+    "distserve",
+    NANO,
+    {**_SPLIT, "route": "least_loaded", "first_token": "prefill", "accept_share": 0.05},
+    version="82831f1",
+    title="Prefill and decode apart as DistServe",
+    summary="The prefill pool is the queue: decode instances pull computed prompts strictly in order, and only while "
+    "prompts that wait there hold less than 5% of their blocks.",
+    citation="DistServe 82831f1, arXiv 2401.09670; rules DS-01, DS-02, DS-04, and DS-03 with recomputation for "
+    "swapping (cache.preemption: swap with host_blocks). First token: prefill.",
+)
+
+MOONCAKE = _deployment(
+    "mooncake",
+    VLLM_V1,
+    {
+        **_SPLIT,
+        "route": "first_token",
+        "refuse": "promise",
+        "first_token": "prefill",
+        "reserve": "arrival",
+        "move": "chunks",
+    },
+    version="3b5a594",
+    title="KV-centred scheduling as Mooncake",
+    summary="A prompt goes where its first token is predicted soonest with what is cached there; what is predicted to "
+    "miss the promise of its tier, by the load that decoding will have then, is refused on arrival.",
+    citation="Mooncake 3b5a594, arXiv 2407.00079; rules MK-01 to MK-03 with the own prefix of each instance, so "
+    "without fetching or spreading prefixes (MK-04). First token: prefill.",
+)
+
+KV_ROUTER = _deployment(
+    "kv_router",
+    VLLM_V1,
+    {"layout": "replicas", "route": "kv_cost", "prefix_weight": 1.0},
+    version="1",
+    title="Replicas behind a KV-aware router",
+    summary="A request goes where the prompt tokens to compute and the KV tokens held add up to least.",
+    citation="The cost function of routers as Dynamo and llm-d ship them. First token: the instance itself.",
+)
+
+DEPLOYMENTS = (VLLM_PD, SGLANG_PD, DISTSERVE, MOONCAKE, KV_ROUTER)

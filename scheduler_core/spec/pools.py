@@ -1,0 +1,115 @@
+"""Layers 4 and 5 of a policy: which instance does what, and how requests go from one to another."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Share, Spec
+
+
+class Scaling(Spec):
+    """When replicas are started and drained. What exists is the topology's; ``least`` of it are always on."""
+
+    by: Literal["queue", "busy"] = Field(
+        "queue", description="Pressure is requests that are not over, or busy share, per instance on or starting."
+    )
+    least: PositiveInt = Field(1, description="Instances that are always on.")
+    up_at: PositiveFloat = Field(8.0, description="Pressure above which more are started.")
+    down_at: float = Field(2.0, ge=0, description="Pressure below which one is drained.")
+    window_s: PositiveFloat = Field(5.0, description="How long pressure must be beyond a bound.")
+    every_s: PositiveFloat = Field(1.0, description="Time between two looks at the pressure.")
+    cooldown_s: float = Field(30.0, ge=0, description="Least time between a start and a drain, or the reverse.")
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if self.down_at >= self.up_at:
+            raise ValueError(f"down_at ({self.down_at:g}) must be below up_at ({self.up_at:g})")
+        return self
+
+
+class PoolsSection(Spec):
+    """Layers 4 and 5, pools: which instance does what."""
+
+    layout: Literal["single", "replicas", "split"] | None = Field(
+        None,
+        description="One instance that does everything; equal ones behind a router; or some that compute prompts and "
+        "others that decode.",
+    )
+    route: (
+        Literal[
+            "round_robin",
+            "least_loaded",
+            "two_choices",
+            "sticky",
+            "prefix",
+            "first_token",
+            "fewest_tokens",
+            "freest",
+            "kv_cost",
+        ]
+        | None
+    ) = Field(
+        None,
+        description="Where a request goes: each instance in turn; the one with the fewest requests; the better of two "
+        "drawn ones; where its session's first turn went; where most of its prompt is cached; where its first token is "
+        "predicted soonest; where the fewest prompt tokens wait; where most KV is free per request; or where prompt "
+        "tokens to compute (times prefix_weight) and KV tokens held add up to least.",
+    )
+    prefix_weight: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="Route kv_cost: what a prompt token to compute counts against a KV token held. 0: load alone. "
+        "Absent: 1.",
+    )
+    refuse: Literal["never", "promise"] | None = Field(
+        None,
+        description="promise: a request is refused on arrival where its first token, or with prefill and decode apart "
+        "the pace of its decoding, is predicted to miss what its tier was promised.",
+    )
+    scale: Scaling | None = Field(None, description="Replicas: when instances are started and drained; absent: never.")
+    prefill: tuple[Name, ...] | None = Field(
+        None, description="Split: the target's groups that compute prompts; all others decode."
+    )
+    handoff: Literal["cheapest", "transfer", "recompute", "stay"] | None = Field(
+        None,
+        description="Split: what becomes of a computed prompt. Its KV is moved, computed again where it decodes, or "
+        "stays and decodes where it is; cheapest takes the sooner of the first two.",
+    )
+    handoff_budget_ms: PositiveFloat | None = Field(
+        None, description="Split: a way predicted to take longer gives way to the other, then to staying."
+    )
+    patience_ms: float | None = Field(
+        None, ge=0, description="Split: a request that finds no room to decode for this long stays; absent: it waits."
+    )
+    broken: Literal["transfer", "recompute", "stay", "fail"] | None = Field(
+        None, description="Split: what follows a transfer that broke off."
+    )
+    first_token: Literal["prefill", "arrival", "decode"] | None = Field(
+        None,
+        description="Split: who emits the first token. prefill computes and emits it; prefill computes it and it is "
+        "emitted on arrival of the KV; or the first decode step computes it.",
+    )
+    reserve: Literal["before", "arrival", "ready"] | None = Field(
+        None,
+        description="Split: when room to decode is kept: before the prompt may be computed at all; on arrival if there "
+        "is some; or once the prompt is computed.",
+    )
+    move: Literal["after", "chunks"] | None = Field(
+        None,
+        description="Split: KV is moved after prefill, or chunk by chunk as it is computed (reserve: before, arrival).",
+    )
+    accept_share: Share | None = Field(
+        None,
+        description="Split: an instance takes a request in only while those that have arrived there and wait hold less "
+        "than this share of its KV blocks. Absent: 100%.",
+    )
+    headroom_tokens: int | None = Field(
+        None,
+        ge=0,
+        le=1_000_000,
+        description="Split: room for this many tokens stays free for each request at an instance that takes one in.",
+    )
+    look_every_ms: float | None = Field(
+        None, ge=0, description="How often the router learns the load of the instances. 0: it always knows."
+    )
