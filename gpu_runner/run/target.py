@@ -166,4 +166,4 @@ def _open_cluster(job: RunJob, spec: ModelledTarget, topology: Topology, policy:
     def decode_ns(index: int, requests: int, tokens: int) -> Ns:
         return costs[index].decode_ns(requests, tokens, 0)
 
-    return ModelledCluster(Site(topology, capacities, prefill_ns, decode_ns, job.noise_seed), executors)
+    return ModelledCluster(Site(topology, capacities, prefill_ns, job.noise_seed, decode_ns), executors)

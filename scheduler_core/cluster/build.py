@@ -35,14 +35,14 @@ from scheduler_core.types.time import NS_PER_US, ns_from_ms, ns_from_s
 class Site:
     """What a cluster is built on: its groups, what each group's instances offer, how fast they prefill and decode.
 
-    ``fault_seed`` draws which transfers break off or come late.
+    ``fault_seed`` draws which transfers break off or come late. Without a ``pace`` nothing is decided by it.
     """
 
     topology: Topology
     capacities: Mapping[str, Capacity]
     estimate: Estimate
-    pace: Pace
     fault_seed: int = 0
+    pace: Pace | None = None
 
 
 def build_cluster(spec: PolicySpec, site: Site) -> Cluster:

@@ -26,7 +26,7 @@ class Refusal:
 
     promises: Mapping[str, Promise]
     estimate: Estimate
-    pace: Pace
+    pace: Pace | None
     entries: Sequence[int]
     decoders: Sequence[int]
 
@@ -40,18 +40,18 @@ class Refusal:
             first = self.estimate(instance, loads[instance].prefill_tokens + request.prompt_tokens)
             if first > allowed:
                 return _refused(request, Reject.PREDICTED_TTFT, first, allowed)
-        if promise.tpot_ns is not None and self.decoders:
-            pace = self._pace(request, loads)
+        if promise.tpot_ns is not None and self.pace is not None and self.decoders:
+            pace = self._pace(self.pace, request, loads)
             if pace > promise.tpot_ns:
                 return _refused(request, Reject.PREDICTED_TPOT, pace, promise.tpot_ns)
         return None
 
-    def _pace(self, request: RequestSpec, loads: Sequence[Load]) -> Ns:
+    def _pace(self, pace: Pace, request: RequestSpec, loads: Sequence[Load]) -> Ns:
         share = len(self.decoders)
         coming = sum(loads[index].open for index in self.entries) // share + 1
         tokens = sum(loads[index].prefill_tokens for index in self.entries) // share + request.prompt_tokens
         least = min(self.decoders, key=lambda index: (loads[index].kv_tokens, index))
-        return self.pace(least, loads[least].open + coming, loads[least].kv_tokens + tokens)
+        return pace(least, loads[least].open + coming, loads[least].kv_tokens + tokens)
 
 
 def _refused(request: RequestSpec, reason: Reject, need: Ns, have: Ns) -> Ended:

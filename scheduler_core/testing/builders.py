@@ -147,7 +147,7 @@ def play_cluster(
         topology,
         dict.fromkeys(groups, capacity),
         lambda _, tokens: cost.duration_ns(tokens, 0, 0, 0, 0),
-        lambda _, requests, tokens: cost.decode_ns(requests, tokens, 0),
+        pace=lambda _, requests, tokens: cost.decode_ns(requests, tokens, 0),
     )
     cluster = build_cluster(spec, site)
     driver = ClusterDriver(
