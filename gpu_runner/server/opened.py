@@ -19,6 +19,7 @@ from gpu_runner.server.launch.launcher import Launched
 from gpu_runner.server.observe.source import LookedAt
 from scheduler_core.spec.addresses import Reach
 from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.sampling import Sampling
 from scheduler_core.spec.server import Access, Deployment, MetricSource, ServerTarget
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.client_records import Deployed
@@ -123,6 +124,7 @@ def _manner(target: ServerTarget, found: Found) -> Manner:
         counts_per_chunk=able.counts_per_chunk,
         answer_ids=able.answer_ids and target.feed_back and not text,
         priorities=able.priorities,
+        sampling=target.sampling or Sampling(),
         extra={"ignore_eos": True} if target.ignore_eos and able.ignore_eos else {},
     )
 

@@ -11,7 +11,17 @@ from scheduler_core.types.cluster_records import Emitted, Handoff, Landed, Parke
 from scheduler_core.types.intervals import COMPUTE
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.quantile import quantile
-from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted, Record, RunStarted, Step
+from scheduler_core.types.records import (
+    Admitted,
+    Arrived,
+    Finished,
+    Paused,
+    Preempted,
+    Record,
+    Resumed,
+    RunStarted,
+    Step,
+)
 from scheduler_core.types.time import NS_PER_S, Ns, ms_from_ns, s_from_ns
 
 WINDOW_NS = 2 * NS_PER_S
@@ -59,7 +69,7 @@ class LiveSampler:
         self._instance: dict[int, int] = {}
         self._last_token: dict[int, Ns] = {}
         self._resident: set[int] = set()
-        self._waiting = 0
+        self._stopped: set[int] = set()
         self._preemptions = 0
         self._account = Audit()
         self._steps: dict[int, Step] = {}
@@ -85,19 +95,23 @@ class LiveSampler:
         elif isinstance(record, Arrived):
             self._open[record.request] = record.at_ns
             self._prompt[record.request] = record.prompt_tokens
-            self._waiting += 1
         elif isinstance(record, Routed):
             self._instance[record.request] = record.instance
         elif isinstance(record, Admitted):
-            self._waiting -= 1
             self._resident.add(record.request)
             if not record.resumed:  # a look-up after a preemption finds the request's own blocks and says nothing
                 self._lookups.append((record.at_ns, record.hit_tokens, self._prompt.get(record.request, 0)))
         elif isinstance(record, Preempted):
             self._preemptions += 1
-            self._wait_again(record.request)
+            self._leave(record.request)
+        elif isinstance(record, Paused):
+            self._resident.discard(record.request)
+            self._stopped.add(record.request)
+        elif isinstance(record, Resumed):
+            self._stopped.discard(record.request)
+            self._resident.add(record.request)
         elif isinstance(record, Parked):
-            self._wait_again(record.request)
+            self._leave(record.request)
         elif isinstance(record, Emitted):
             self._first_token(record.request, record.at_ns)
         elif isinstance(record, Landed):
@@ -114,11 +128,6 @@ class LiveSampler:
         """Emit the last sample, at the time of the last record."""
         self._emit(self._now)
 
-    def _wait_again(self, request: int) -> None:
-        if request in self._resident:
-            self._resident.discard(request)
-            self._waiting += 1
-
     def _first_token(self, request: int, at: Ns) -> None:
         if request in self._open:
             self._ttft.append((at, at - self._open[request]))
@@ -127,12 +136,14 @@ class LiveSampler:
     def _take_finish(self, record: Finished) -> None:
         self.done += 1
         request = record.request
-        if request in self._resident:
-            self._resident.discard(request)
-        elif self._waiting:
-            self._waiting -= 1
+        self._leave(request)
         for table in (self._open, self._prompt, self._instance, self._last_token):
             table.pop(request, None)
+
+    def _leave(self, request: int) -> None:
+        """``request`` neither runs nor is paused: it waits, unless it has ended."""
+        self._resident.discard(request)
+        self._stopped.discard(request)
 
     def _take_step(self, step: Step) -> None:
         self._steps[step.instance] = step
@@ -172,9 +183,9 @@ class LiveSampler:
         self._on_sample(
             Sample(
                 t_s=s_from_ns(at),
-                waiting=self._waiting,
+                waiting=len(self._open) - len(self._resident) - len(self._stopped),
                 running=len(self._resident),
-                paused=sum(step.paused for step in steps),
+                paused=len(self._stopped),
                 kv_used=sum(step.kv_used for step in steps),
                 kv_cached=sum(step.kv_cached for step in steps),
                 kv_free=sum(step.kv_free for step in steps),
@@ -210,7 +221,8 @@ class LiveSampler:
         """Each group of a cluster's instances: who is there now, and the pools after their newest steps."""
         found: dict[str, PoolSample] = {}
         running = Counter(instance for request, instance in self._instance.items() if request in self._resident)
-        waiting = Counter(instance for request, instance in self._instance.items() if request not in self._resident)
+        taken_up = self._resident | self._stopped
+        waiting = Counter(instance for request, instance in self._instance.items() if request not in taken_up)
         for group in dict.fromkeys(self._groups):
             members = [index for index, name in enumerate(self._groups) if name == group]
             steps = [self._steps[index] for index in members if index in self._steps]

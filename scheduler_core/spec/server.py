@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from scheduler_core.spec.addresses import HttpUrl
 from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Spec
 from scheduler_core.spec.launch import LaunchTemplate
+from scheduler_core.spec.sampling import Sampling
 
 ServerKind = Literal["auto", "vllm", "sglang", "openai"]
 
@@ -95,6 +96,7 @@ class ServerTarget(Deployment):
     )
     tokenizer: str | None = Field(None, description="Folder of the model's tokenizer, so that text has exact lengths.")
     vocab_size: int = Field(4096, ge=64, le=10_000_000, description="Token ids of prompts are drawn below this.")
+    sampling: Sampling | None = Field(None, description="How tokens are chosen; absent: the most probable one.")
     ignore_eos: bool = Field(True, description="Ask for exactly the planned output length, where the server can.")
     feed_back: bool = Field(True, description="Later turns of a session contain the real answers before them.")
     reset_cache: bool = Field(True, description="Have the prefix cache emptied before each run, where the server can.")

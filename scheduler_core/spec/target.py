@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from scheduler_core.spec.base import PositiveFloat, PositiveInt, Seed, Spec, require_one
+from scheduler_core.spec.sampling import Sampling
 from scheduler_core.spec.server import ServerTarget
 from scheduler_core.spec.topology import Topology
 
@@ -25,6 +26,7 @@ class TorchTarget(Spec):
     )
     kv_blocks: PositiveInt = Field(512, description="KV blocks that exist, unless the policy asks for fewer.")
     weight_seed: Seed = 0
+    sampling: Sampling | None = Field(None, description="How tokens are chosen; absent: the most probable one.")
     price_per_device_hour: PositiveFloat | None = Field(
         None, description="Price of one device for an hour, in any currency; with it summaries say what tokens cost."
     )

@@ -60,7 +60,7 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
         hidden=("file",),
         more=("format", "columns", "time_unit", "block_size", "same_instant", "zero_output"),
     ),
-    target.TorchTarget: Layout(more=("dtype", "threads", "weight_seed", "price_per_device_hour")),
+    target.TorchTarget: Layout(more=("dtype", "threads", "weight_seed", "sampling", "price_per_device_hour")),
     server.ServerTarget: Layout(
         more=(
             "server",
@@ -69,6 +69,7 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
             "prompts",
             "tokenizer",
             "vocab_size",
+            "sampling",
             "ignore_eos",
             "feed_back",
             "reset_cache",

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from gpu_runner.engine.prompts import Tokens, prompt_ids
+from scheduler_core.spec.sampling import Sampling
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import InputError, Problem
 
 _MASK = (1 << 64) - 1
+_LARGEST_SEED = (1 << 63) - 1
 LOWEST_ID = 16  # below lie the special tokens of most vocabularies
 
 Decode = Callable[[list[int]], str]
@@ -39,6 +41,7 @@ class Manner:
     counts_per_chunk: bool = True
     answer_ids: bool = False
     priorities: bool = False
+    sampling: Sampling = field(default_factory=Sampling)
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -65,7 +68,7 @@ class PromptWriter:
         self._decode = _decoder(manner)
         self._base = {
             "model": manner.model,
-            "temperature": 0,
+            **_sampling_fields(manner.sampling),
             "stream": True,
             "stream_options": {"include_usage": True}
             | ({"continuous_usage_stats": True} if manner.counts_per_chunk else {}),
@@ -77,6 +80,8 @@ class PromptWriter:
         manner = self._manner
         ids = self.ids(request)
         fields: dict[str, Any] = {**self._base, "max_tokens": request.output_tokens}
+        if manner.sampling.temperature:
+            fields["seed"] = request.seed & _LARGEST_SEED  # as signed integers of 64 bits
         if manner.priorities and request.priority:
             fields["priority"] = request.priority
         if not manner.text:
@@ -133,3 +138,11 @@ def _decoder(manner: Manner) -> Decode:
         raise InputError([Problem("target.server.tokenizer", f"there is no file {file}")])
     tokenizer = Tokenizer.from_file(str(file))
     return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False))
+
+
+def _sampling_fields(sampling: Sampling) -> dict[str, float]:
+    """``top_k`` is not OpenAI's, but vLLM's and SGLang's: it is sent only where it was asked for."""
+    if not sampling.temperature:
+        return {"temperature": 0}
+    kept = {"top_k": sampling.top_k} if sampling.top_k else {}
+    return {"temperature": sampling.temperature, "top_p": sampling.top_p, **kept}
