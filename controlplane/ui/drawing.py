@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.ui import readings
+from scheduler_core.verdict import titles
 
 WIDTH, HEIGHT = 380, 140
 LEFT, RIGHT, TOP, BOTTOM = 40, 8, 10, 22
@@ -208,5 +209,5 @@ def dot_plot(metric: str, values: Mapping[str, Sequence[float | None]]) -> DotPl
         mean = sum(value for _, value in given) / len(given) if given else None
         dots = [Dot(x(value), f"repeat {repeat}: {readings.number(value)}") for repeat, value in given]
         rows.append(DotRow(name, dots, None if mean is None else x(mean), readings.number(mean)))
-    title, unit = readings.metric_title(metric), readings.metric_unit(metric)
+    title, unit = titles.metric_title(metric), titles.metric_unit(metric)
     return DotPlot(metric, title, unit, rows, readings.number(low), readings.number(high))

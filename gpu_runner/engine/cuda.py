@@ -18,7 +18,7 @@ from gpu_runner.engine.instance import InFlight, Yield
 from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.model.decoder import Decoder
 from gpu_runner.engine.sampling import pick
-from scheduler_core.spec.sampling import Sampling
+from gpu_runner.engine.settings import Sampling
 from scheduler_core.types.intervals import COMPUTE, DEVICE, HOST, IntervalClass, Lane
 from scheduler_core.types.time import NS_PER_MS, Ns
 

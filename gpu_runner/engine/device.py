@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from gpu_runner.engine.describe import ModelInfo
-from gpu_runner.engine.settings import ATTENTION, DEVICES, DTYPES, EngineSettings
+from gpu_runner.engine.settings import ATTENTION, DEVICES, DTYPES, EngineSettings, Sampling
 from scheduler_core.types.errors import InputError, Problem
 
 _GIB = 1024**3
@@ -26,8 +26,22 @@ def check_settings(settings: EngineSettings) -> None:
     for name, size in (*sizes, ("prefix_block_size", settings.prefix_block_size), ("threads", settings.threads or 1)):
         if size < 1:
             problems.append(Problem(f"target.{name}", f"{size} is too small; give at least 1"))
+    problems += _sampling_problems(settings.sampling)
     if problems:
         raise InputError(problems)
+
+
+def _sampling_problems(sampling: Sampling) -> list[Problem]:
+    ranges = (
+        ("temperature", sampling.temperature, sampling.temperature >= 0, "0 (greedy) or more"),
+        ("top_k", sampling.top_k, sampling.top_k >= 0, "0 (all tokens) or more"),
+        ("top_p", sampling.top_p, 0 < sampling.top_p <= 1, "more than 0 and at most 1"),
+    )
+    return [
+        Problem(f"sampling.{name}", f"{value} is out of range; give {right}")
+        for name, value, fits, right in ranges
+        if not fits
+    ]
 
 
 def choose_device(device: str) -> torch.device:

@@ -15,8 +15,7 @@ from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.model.decoder import Decoder
 from gpu_runner.engine.native.compiled import UnavailableError
 from gpu_runner.engine.sampling import pick
-from gpu_runner.engine.settings import EngineSettings
-from scheduler_core.spec.sampling import Sampling
+from gpu_runner.engine.settings import EngineSettings, Sampling
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.intervals import COMPUTE, DEVICE, HOST, IntervalClass, Lane
 from scheduler_core.types.time import Ns

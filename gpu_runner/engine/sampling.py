@@ -6,7 +6,7 @@ import torch
 
 from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.prompts import uniform_draws
-from scheduler_core.spec.sampling import Sampling
+from gpu_runner.engine.settings import Sampling
 
 TIE_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02}
 """Logit distance below which two tokens count as tied, by dtype.

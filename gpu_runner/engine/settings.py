@@ -1,14 +1,26 @@
 """What an engine is built from, and what loading it yields."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from scheduler_core.spec.sampling import Sampling
 from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.time import Ns
 
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTION = ("auto", "native", "gather")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen: greedy at ``temperature`` 0, else drawn from the softmax of logits / temperature.
+
+    A draw is kept to the ``top_k`` best tokens (0: all) and, of those, to the fewest whose probability reaches
+    ``top_p``. It depends on the request's seed and the token's position, never on the batch.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +45,7 @@ class EngineSettings:
     weight_seed: int = 0
     prefix_block_size: int = 16
     attention: str = "auto"
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling = Sampling()
     overlap: Overlap = Overlap.NONE
 
 

@@ -11,7 +11,6 @@ from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.executor import SimulatedExecutor, TrueOutputs
 from scheduler_core.spec.job import RunJob
 from scheduler_core.spec.policy import PolicySpec
-from scheduler_core.spec.sampling import Sampling
 from scheduler_core.spec.target import ModelledTarget, Profile, TorchTarget
 from scheduler_core.spec.topology import Topology
 from scheduler_core.types.errors import InputError, Problem
@@ -78,7 +77,7 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
     from gpu_runner.engine.describe import describe
     from gpu_runner.engine.device import choose_device
     from gpu_runner.engine.executor import TorchExecutor
-    from gpu_runner.engine.settings import EngineSettings
+    from gpu_runner.engine.settings import EngineSettings, Sampling
 
     overlap = overlap_of(policy)
     if overlap is Overlap.PIPELINED:
@@ -95,7 +94,7 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
         block_size=_block_size(policy),
         prefix_block_size=prefix_block_size,
         weight_seed=spec.weight_seed,
-        sampling=spec.sampling or Sampling(),
+        sampling=Sampling(**spec.sampling.model_dump()) if spec.sampling else Sampling(),
         overlap=overlap,
     )
     executor = TorchExecutor(settings)

@@ -7,6 +7,7 @@ verdict; a stage none of whose variants this target or policy can take is left o
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from scheduler_core.spec.experiment import ExperimentSpec
@@ -158,16 +159,20 @@ def stage_report(result: StageResult) -> list[str]:
     return [*lines, f"goes on with {chosen_arm(result.spec, result.verdict)}"]
 
 
-def guided_report(results: Sequence[StageResult]) -> list[str]:
-    """The plan's one report so far; stages that were left out are said to be."""
+def guided_parts(results: Sequence[StageResult]) -> list[list[str]]:
+    """The plan's one report so far, stage by stage; stages that were left out are said to be."""
     done = {result.number: result for result in results}
-    lines = []
-    for number in range(1 + max(done, default=-1)):
-        if number in done:
-            lines += stage_report(done[number])
-        else:
-            lines.append(f"{number + 1}. {STAGES[number].name}: left out, nothing in it can be tried here")
-    return lines
+    return [
+        stage_report(done[number])
+        if number in done
+        else [f"{number + 1}. {STAGES[number].name}: left out, nothing in it can be tried here"]
+        for number in range(1 + max(done, default=-1))
+    ]
+
+
+def guided_report(results: Sequence[StageResult]) -> list[str]:
+    """`guided_parts` as lines."""
+    return list(chain.from_iterable(guided_parts(results)))
 
 
 def _gain(found: Comparison) -> float:

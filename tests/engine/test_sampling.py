@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.prompts import uniform_draws
 from gpu_runner.engine.sampling import draw, greedy
-from scheduler_core.spec.sampling import Sampling
+from gpu_runner.engine.settings import Sampling
+from scheduler_core.types.errors import InputError
 from tests.engine.conftest import settings_for
 from tests.engine.playing import Chaos, alone, request
 
@@ -71,7 +71,15 @@ def test_drawn_tokens_do_not_depend_on_the_plan(folders: Callable[[str], object]
         assert [answer.tokens for answer in answers] == expected
 
 
-@pytest.mark.parametrize(("name", "value"), [("temperature", -1), ("top_k", -1), ("top_p", 0), ("top_p", 1.5)])
-def test_a_wrong_sampling_setting_is_refused(name: str, value: float) -> None:
-    with pytest.raises(ValidationError, match=name):
-        Sampling.model_validate({name: value})
+@pytest.mark.parametrize(
+    ("sampling", "where"),
+    [
+        (Sampling(temperature=-1), "sampling.temperature"),
+        (Sampling(top_k=-1), "sampling.top_k"),
+        (Sampling(top_p=0), "sampling.top_p"),
+    ],
+)
+def test_a_wrong_sampling_setting_is_refused(sampling: Sampling, where: str) -> None:
+    with pytest.raises(InputError) as caught:
+        TorchExecutor(settings_for("tiny", sampling=sampling))
+    assert caught.value.problems[0].where == where

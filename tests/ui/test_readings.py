@@ -5,6 +5,7 @@ import pytest
 from controlplane.ui import readings
 from controlplane.ui.comparing import Change, differences
 from controlplane.ui.drawing import arrival_curve, dot_plot, interval_bar, nice_step, quantile_curve
+from scheduler_core.verdict import titles
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_changes_carry_their_sign(value: float | None, text: str) -> None:
     ],
 )  # fmt: skip
 def test_metrics_have_words_and_units(name: str, title: str, unit: str) -> None:
-    assert (readings.metric_title(name), readings.metric_unit(name)) == (title, unit)
+    assert (titles.metric_title(name), titles.metric_unit(name)) == (title, unit)
 
 
 def test_an_absent_figure_is_its_reason_and_zero_is_a_measurement() -> None:

@@ -9,12 +9,12 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.access import require_person
 from controlplane.experiments.measured import MAX_BYTES, judge_uploads
-from controlplane.ui.readings import metric_title
 from controlplane.ui.verdicts import comparisons
 from scheduler_core.evidence.imported.readers import READERS
 from scheduler_core.spec.goal import GoalSpec, MetricName
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.verdict.elsewhere import Judged
+from scheduler_core.verdict.titles import metric_title
 
 SIDES = ("baseline", "candidate")
 

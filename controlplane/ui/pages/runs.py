@@ -21,10 +21,10 @@ from controlplane.ui.acting import REFUSALS, act
 from controlplane.ui.charts import chart_data, groups_of
 from controlplane.ui.editor import without_empty
 from controlplane.ui.listing import Filter, equals, listing
-from controlplane.ui.readings import metric_title
 from scheduler_core.spec.fork import ForkSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.yamltext import dump_yaml, load_mapping
+from scheduler_core.verdict.titles import metric_title
 
 HEADLINES = (
     "ttft_p95_ms",

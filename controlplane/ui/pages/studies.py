@@ -24,7 +24,7 @@ from controlplane.ui.verdicts import comparisons
 from scheduler_core.spec.base import Spec
 from scheduler_core.spec.studies import GuidedSpec, SearchSpec
 from scheduler_core.spec.yamltext import dump_yaml
-from scheduler_core.verdict.guided import STAGES, guided_report
+from scheduler_core.verdict.guided import STAGES, guided_parts
 from scheduler_core.verdict.report.study import search_charts, search_rows
 
 _WORKLOAD: dict[str, Any] = {"profile": "azure-2023-conv", "requests": 60, "rate_rps": 2, "lengths_scale": 0.1}
@@ -124,7 +124,7 @@ def detail(request: HttpRequest, study_id: str) -> HttpResponse:
         "study": study,
         "stages": stages,
         "planned": [stage.name for stage in STAGES] if study.kind == Study.Kind.GUIDED else [],
-        "report": guided_report(selectors.results_of(study)) if study.kind == Study.Kind.GUIDED else [],
+        "report": guided_parts(selectors.results_of(study)) if study.kind == Study.Kind.GUIDED else [],
         "result": result,
         "charts": mark_safe(search_charts(result)) if result else "",
         "rows": search_rows(result)[:100] if result else [],

@@ -8,12 +8,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from controlplane.ui.readings import metric_title
 from controlplane.ui.specform.nodes import CHOICE, SWITCH, VARIANT, Choice, Group, Items, Leaf, Node, Row, Variant
 from controlplane.ui.specform.shapes import Choices, Shape, label_of, layout_of, shape_of, summary_of
 from scheduler_core.policies.manifests import Manifest
 from scheduler_core.spec.policy import SECTIONS, PolicySpec
 from scheduler_core.types.errors import Problem
+from scheduler_core.verdict.titles import metric_title
 
 Data = Mapping[str, Any]
 

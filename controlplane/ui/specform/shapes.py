@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from controlplane.ui.readings import SPELLED
 from scheduler_core.spec import base, goal, policy, pools, server, studies, target, topology, workload
+from scheduler_core.verdict.titles import SPELLED
 
 Choices = tuple[tuple[str, str], ...]
 

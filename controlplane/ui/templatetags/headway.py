@@ -14,6 +14,7 @@ from controlplane.experiments.models import Experiment
 from controlplane.runs.lifecycle import State
 from controlplane.studies.models import Study
 from controlplane.ui import readings
+from scheduler_core.verdict import titles
 
 register = template.Library()
 
@@ -138,8 +139,8 @@ register.filter("duration", readings.duration)
 register.filter("filesize", readings.size)
 register.filter("share", readings.share)
 register.filter("change", readings.change)
-register.filter("metric_title", readings.metric_title)
-register.filter("metric_unit", readings.metric_unit)
+register.filter("metric_title", titles.metric_title)
+register.filter("metric_unit", titles.metric_unit)
 
 
 @register.filter

@@ -9,6 +9,7 @@ from scheduler_core.verdict.report.curves import Axes, Point, curves
 from scheduler_core.verdict.report.page import page, table, verdict_parts
 from scheduler_core.verdict.schema import Verdict
 from scheduler_core.verdict.search import SearchResult, Trial
+from scheduler_core.verdict.titles import metric_title, metric_unit
 from scheduler_core.verdict.wording import digits
 
 
@@ -35,7 +36,8 @@ def search_charts(search: SearchResult) -> str:
     charts = []
     for name in search.objectives:
         if name != COST:
-            axes = Axes(f"{name} against cost", "cost per million valid tokens", name, joined=False)
+            reading = f"{metric_title(name)}, {metric_unit(name)}"
+            axes = Axes(f"{reading}, against cost", "cost per million valid tokens", reading, joined=False)
             groups = {"the base": [0], "beaten by none": search.front, "beaten": _beaten(search)}
             charts.append(curves(axes, {label: _points(search, numbers, name) for label, numbers in groups.items()}))
     return "".join(charts)
