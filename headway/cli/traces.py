@@ -15,17 +15,23 @@ def convert(
     log: Annotated[Path, typer.Argument(help="Log file.")],
     trace: Annotated[Path, typer.Argument(help="Trace file to write, JSON lines.")],
     *,
-    kind: Annotated[str, typer.Option("--from", help="otlp (GenAI spans) or litellm (gateway log).")],
+    kind: Annotated[
+        str, typer.Option("--from", help="otlp (GenAI spans), litellm (gateway log), vllm or sglang (server log).")
+    ],
 ) -> None:
     """Make a trace of a log. Prompt text becomes salted block identities and never leaves this machine."""
     from scheduler_core.files import whole
-    from scheduler_core.workload.logs.readers import BLOCK_SIZE, read_log
+    from scheduler_core.verdict.wording import share
+    from scheduler_core.workload.logs.readers import read_log
+    from scheduler_core.workload.logs.rows import BLOCK_SIZE
 
     found = read_log(log, kind, salt=_salt())
     with whole(trace) as unfinished:
         unfinished.write_text("".join(f"{line}\n" for line in found.lines()), encoding="utf-8")
     for reason, count in found.skipped.items():
         say(f"left out: {count} {reason}")
+    if found.observed_hit_share is not None:
+        say(f"the server found {share(found.observed_hit_share)} of the prompt tokens in its prefix cache")
     say(f"wrote {len(found.requests)} requests to {trace}")
     setting: dict[str, Any] = {"file": str(trace), "format": "jsonl", "time_unit": "s", "columns": found.columns}
     if "prefix_blocks" in found.columns:

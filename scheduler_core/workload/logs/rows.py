@@ -1,8 +1,9 @@
-"""One request of a log, and the trace file that a log becomes."""
+"""One request of a log, how its fields are read, and the trace file that a log becomes."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from scheduler_core.types.errors import InputError, Problem
@@ -11,7 +12,10 @@ from scheduler_core.types.time import NS_PER_S, Ns
 
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
-    """A request as a log knows it. ``failed`` ones have no output; ``blocks`` are identities of shared beginnings."""
+    """A request as a log knows it; one that failed has no output.
+
+    ``blocks`` are identities of shared beginnings, ``cached_tokens`` what the server found in its prefix cache.
+    """
 
     arrival_ns: Ns
     prompt_tokens: int
@@ -19,6 +23,18 @@ class LoggedRequest:
     tenant: str = ""
     session: str = ""
     blocks: tuple[int, ...] = ()
+    cached_tokens: int | None = None
+
+
+class UnusableRowError(Exception):
+    """A row is no usable request; the text is the reason."""
+
+
+Row = Callable[[bytes], LoggedRequest]
+"""Makes the request of a row with the salt of its block identities; `UnusableRowError` when it is none."""
+
+BLOCK_SIZE = 16
+"""Tokens behind each block identity."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +54,13 @@ class ReadLog:
         if any(request.blocks for request in self.requests):
             found["prefix_blocks"] = "prefix_blocks"
         return found
+
+    @property
+    def observed_hit_share(self) -> float | None:
+        """Share of the prompt tokens that the server found in its prefix cache; None where the log does not say."""
+        known = [request for request in self.requests if request.cached_tokens is not None]
+        prompts = sum(request.prompt_tokens for request in known)
+        return sum(request.cached_tokens or 0 for request in known) / prompts if prompts else None
 
     def lines(self) -> Iterable[str]:
         """JSON lines with arrival in seconds from the first request."""
@@ -59,6 +82,33 @@ def in_order(found: Iterable[LoggedRequest], skipped: dict[str, int], source: st
     """The log's requests by arrival; `InputError` when there are none."""
     requests = tuple(sorted(found, key=lambda request: request.arrival_ns))
     if not requests:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items()) or "no rows"
+        reasons = ", ".join(f"{rows} {reason}" for reason, rows in skipped.items()) or "no rows"
         raise InputError([Problem(source, f"holds no usable request ({reasons})")])
     return ReadLog(requests, skipped)
+
+
+def count(row: Mapping[str, Any], name: str) -> int:
+    """A whole number of tokens."""
+    value = row.get(name)
+    if value is None:
+        raise UnusableRowError(f"rows without {name}")
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise UnusableRowError(f"rows whose {name} is no number") from None
+    if number < 0:
+        raise UnusableRowError(f"rows whose {name} is negative")
+    return number
+
+
+def instant(row: Mapping[str, Any], name: str) -> Ns:
+    """Epoch seconds, or a wall-clock time with or without a zone (then UTC)."""
+    value = row.get(name)
+    if isinstance(value, int | float) and value == value and abs(value) < 1e12:
+        return round(value * NS_PER_S)
+    try:
+        at = datetime.fromisoformat(str(value))
+    except ValueError:
+        raise UnusableRowError(f"rows whose {name} is no time") from None
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return round(at.timestamp() * NS_PER_S)

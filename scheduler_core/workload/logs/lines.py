@@ -1,0 +1,35 @@
+"""Log files as JSON objects or as lines of text."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from scheduler_core.types.errors import InputError, Problem
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def objects(path: Path) -> Iterator[Any]:
+    """The JSON objects of a file: one whole value, or one a line."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        data = json.loads(text)
+        yield from data if isinstance(data, list) else [data]
+        return
+    except ValueError:
+        pass
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise InputError([Problem(f"{path} line {number}", f"not JSON: {error}")]) from None
+
+
+def plain_lines(path: Path) -> Iterator[str]:
+    """Lines of a server's log, one at a time, without the colours of a terminal; what is no UTF-8 is replaced."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            yield _COLOUR.sub("", line).rstrip("\r\n")
