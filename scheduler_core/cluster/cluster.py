@@ -12,7 +12,7 @@ from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.plan import Completed, Ended, Planned
 from scheduler_core.types.errors import CallerError, LawError
-from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.reasons import Outcome, Reject
 from scheduler_core.types.records import Record
 from scheduler_core.types.time import Ns
 
@@ -38,10 +38,14 @@ class _Resident:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a request went and why; ``refused`` when that instance did not take it."""
+    """Where a request went and why; ``refused`` when that instance did not take it.
+
+    ``displaced`` is who had to leave a full queue for it.
+    """
 
     choice: Choice
     refused: Ended | None
+    displaced: Ended | None = None
 
 
 class Cluster:
@@ -91,16 +95,20 @@ class Cluster:
             raise CallerError(f"request {spec.id} is live already")
         loads = self._observer.look(now_ns)
         choice = self._router.pick(spec, self._entries, loads)
+        instance, displaced = self.members[choice.instance].instance, None
         refused = None if self._refusal is None else self._refusal.of(spec, choice.instance, loads)
         if refused is None:
-            refused = self.members[choice.instance].instance.submit(spec, now_ns)
+            refused = instance.submit(spec, now_ns)
         if refused is None:
             self._router.sent(spec, choice.instance)
             resident = self._live[spec.id] = _Resident(spec, choice.instance)
             self._count(resident, 1)
             if self._handoffs is not None and choice.instance in self._hands_over:
                 self._handoffs.arrived(spec, choice.instance, now_ns)
-        return Placement(choice, refused)
+            worst = instance.displaced()
+            if worst is not None:
+                displaced = self.abort(worst, outcome=Outcome.REJECTED, reason=Reject.QUEUE_FULL.value)
+        return Placement(choice, refused, displaced)
 
     def reset_cache(self, at_ns: Ns, *, force: bool = False) -> None:
         """Forget what the prefix caches of all instances hold, each when no step of it is in flight."""

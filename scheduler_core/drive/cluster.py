@@ -130,6 +130,8 @@ class ClusterDriver:
             self._write_ended(choice.instance, placed.refused)
         else:
             self._agenda.arrived(planned.index, due.at_ns)
+        if placed.displaced is not None:
+            self._write_ended(choice.instance, placed.displaced)
         return choice.instance
 
     def _cut(self, due: Due) -> int | None:

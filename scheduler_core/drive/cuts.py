@@ -10,7 +10,7 @@ from scheduler_core.spec.events import EventsSpec
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.foresight import Foresight
 from scheduler_core.types.patience import Patience
-from scheduler_core.types.reasons import Outcome, Timeout
+from scheduler_core.types.reasons import Outcome, Reject, Timeout
 from scheduler_core.types.time import Ns, ns_from_s
 
 ARRIVE, CANCEL, QUEUE_TIMEOUT, TIMEOUT, RESET, FORCED_RESET = range(6)
@@ -63,6 +63,12 @@ class Endable(Protocol):
     def started(self, request: int) -> bool: ...
 
 
+class Displacing(Endable, Protocol):
+    """What may have to give up a waiting request for a newcomer."""
+
+    def displaced(self) -> int | None: ...
+
+
 def resets_of(events: EventsSpec | None) -> tuple[CacheResetAt, ...]:
     """The resets among the events of a run."""
     asked = () if events is None else events.cache_resets
@@ -91,6 +97,12 @@ def cut(instance: Endable, due: Due) -> Ended | None:
     if instance.started(due.request):
         return None
     return instance.abort(due.request, outcome=Outcome.TIMED_OUT, reason=Timeout.QUEUE.value)
+
+
+def displace(instance: Displacing) -> Ended | None:
+    """End who has to leave a full queue for the newcomer just taken in, if anybody has to."""
+    number = instance.displaced()
+    return None if number is None else instance.abort(number, outcome=Outcome.REJECTED, reason=Reject.QUEUE_FULL.value)
 
 
 def reset(instance: Resettable, due: Due) -> bool:

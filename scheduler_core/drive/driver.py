@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler_core.drive.agenda import Agenda
-from scheduler_core.drive.cuts import ARRIVE, CacheResetAt, cut, reset
+from scheduler_core.drive.cuts import ARRIVE, CacheResetAt, cut, displace, reset
 from scheduler_core.drive.fork import Switch
 from scheduler_core.drive.ports import Executor, Sink, Stop
 from scheduler_core.drive.writing import arrived_record, finished_record, step_record
@@ -33,6 +33,7 @@ class Schedulable(Protocol):
     def complete(self, result: StepResult) -> Completed: ...
     def abort(self, request: int, *, outcome: Outcome = ..., reason: str = ...) -> Ended | None: ...
     def started(self, request: int) -> bool: ...
+    def displaced(self) -> int | None: ...
     def reset_cache(self, at_ns: Ns, *, force: bool = ...) -> None: ...
     def next_wakeup(self, now_ns: Ns) -> Ns | None: ...
     def open_requests(self) -> list[int]: ...
@@ -224,6 +225,9 @@ class Driver:
             self._write_ended(refused, seen_ns)
         else:
             self._agenda.arrived(planned.index, at_ns)
+            dropped = displace(self.instance)
+            if dropped is not None:
+                self._write_ended(dropped, seen_ns)
 
     # --- evidence ----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest
 from scheduler_core.evidence.requests import Requests
 from scheduler_core.evidence.schema import AuditReport, Figure, Violation
 from scheduler_core.evidence.sweep import unattributed_bound_ns
@@ -54,41 +55,6 @@ CHECKS: dict[str, str] = {
 }
 
 
-@dataclass(slots=True)
-class _Request:
-    arrived_ns: Ns
-    prompt: int
-    limit: int
-    resident: bool = False
-    epoch: int = -1
-    next_start: int | None = None
-    emitted: int = 0
-    first_ns: Ns | None = None
-    last_ns: Ns | None = None
-    gaps_ns: Ns = 0
-    prefilled: int = 0
-    first_hit: int | None = None
-    preempted: int = 0
-    token_lost: bool = False
-    instance: int = 0
-    recomputes: bool = False
-    landed: tuple[int, int] | None = None
-    paused: Paused | None = None
-    held: bool = False
-
-
-@dataclass(slots=True)
-class _Instance:
-    """What must hold of the steps of one instance."""
-
-    resident: set[int] = field(default_factory=set)
-    ended_at: dict[int, Ns] = field(default_factory=dict)
-    last_step: int | None = None
-    last_available: Ns = 0
-    swapped_blocks: int = 0
-    empty: bool = False  # the cache was reset and no step has been planned since
-
-
 @dataclass
 class Audit:
     """Takes the records of one run; `report` closes it."""
@@ -96,8 +62,8 @@ class Audit:
     checks: Counter[str] = field(default_factory=Counter)
     violations: list[Violation] = field(default_factory=list)
     found: int = 0
-    _open: dict[int, _Request] = field(default_factory=dict)
-    _instances: defaultdict[int, _Instance] = field(default_factory=lambda: defaultdict(_Instance))
+    _open: dict[int, AuditedRequest] = field(default_factory=dict)
+    _instances: defaultdict[int, AuditedInstance] = field(default_factory=lambda: defaultdict(AuditedInstance))
     _ended: Counter[str] = field(default_factory=Counter)
     _ids_ended: set[int] = field(default_factory=set)
     _started: RunStarted | None = None
@@ -193,7 +159,7 @@ class Audit:
         self._check("offered = outcomes", fresh, where, "arrived twice")
         self._check("R25 ordering", record.seen_ns >= record.at_ns, where, "seen at {} ns, due at {} ns",
                     record.seen_ns, record.at_ns)  # fmt: skip
-        self._open[record.request] = _Request(record.at_ns, record.prompt_tokens, record.output_limit)
+        self._open[record.request] = AuditedRequest(record.at_ns, record.prompt_tokens, record.output_limit)
 
     def _routed(self, record: Routed) -> None:
         request = self._open.get(record.request)
@@ -318,7 +284,7 @@ class Audit:
         request.resident, request.epoch, request.next_start = True, record.epoch, record.tokens
         self._instances[request.instance].resident.add(record.request)
 
-    def _unpause(self, request: _Request) -> None:
+    def _unpause(self, request: AuditedRequest) -> None:
         if request.paused is not None and request.paused.how == SWAP:
             self._instances[request.instance].swapped_blocks -= request.paused.blocks
         request.paused = None
@@ -409,7 +375,7 @@ class Audit:
         instance.last_step, instance.last_available = step.id, step.available_ns
         self._last_available = step.available_ns
 
-    def _grant(self, at: tuple[str, int], state: _Request, start: int, length: int, sampled: int) -> None:
+    def _grant(self, at: tuple[str, int], state: AuditedRequest, start: int, length: int, sampled: int) -> None:
         if length <= 0 or start != state.next_start:
             self._fault("tokens contiguous", _at(at), "{} tokens from {}, due from {}", length, start, state.next_start)
         end, known = start + length, state.prompt + state.emitted
@@ -420,7 +386,7 @@ class Audit:
         state.token_lost = ends and not sampled
         state.next_start = end
 
-    def _token(self, at: tuple[str, int], state: _Request, at_ns: Ns) -> None:
+    def _token(self, at: tuple[str, int], state: AuditedRequest, at_ns: Ns) -> None:
         state.emitted += 1
         before = state.last_ns
         if before is None:
@@ -456,7 +422,7 @@ class Audit:
         if record.outcome == Outcome.FINISHED:
             self._finish(where, state)
 
-    def _finish(self, where: str, state: _Request) -> None:
+    def _finish(self, where: str, state: AuditedRequest) -> None:
         self._check("emitted = declared", state.emitted > 0, where, "finished without a token")
         self._check("sampled at the end", not state.token_lost, where, "finished by a step that gave it no token")
         found = state.prefilled + (state.first_hit or 0)

@@ -70,6 +70,8 @@ _QUEUE = {
     "batch.queue_limit": "Most waiting requests; newcomers beyond are rejected. 0: none.",
 }
 
+_ORDER = {name: text for name, text in described("order").items() if name != "order.preempt_threshold"}
+
 STATIC = Manifest(
     name="static",
     version="1",
@@ -128,7 +130,7 @@ VLLM_V1 = Manifest(
         }
     ),
     settable={
-        **described("order"),
+        **_ORDER,
         **_POOL,
         **_PREEMPTS,
         **described("cache", "watermark", "admit"),
@@ -167,7 +169,7 @@ SARATHI = Manifest(
     citation="Sarathi-Serve 96f9911, arXiv 2403.02310; rules SA-01 to SA-06.",
     defaults=_defaults("sarathi", cache={"watermark": 0.01}, batch={"token_budget": 512}),
     settable={
-        **described("order"),
+        **_ORDER,
         **_UNCACHED,
         **_PREEMPTS,
         **_QUEUE,
@@ -202,13 +204,29 @@ RESERVE_MAX = Manifest(
 
 SGLANG = Manifest(
     name="sglang",
-    version="0.5.23",
+    version="0.5.23+2",
     title="Prefill-first batching as SGLang",
     summary="Prefills whenever it can, admits by an estimate of what running requests will still use, retracts the "
     "least advanced when that was too little.",
-    citation="SGLang 0.5.23; rules G-01, G-08, G-09, G-12, G-16 to G-25.",
-    defaults=_defaults("sglang", cache={"prefix": "radix"}, batch={"token_budget": 8192}),
-    settable={**described("order"), **_POOL, **_PREEMPTS, **_QUEUE, **described("predict")},
+    citation="SGLang 0.5.23; rules G-01 to G-25.",
+    defaults=_defaults(
+        "sglang",
+        order={"by": "arrival", "age_tokens": 256, "preempt_threshold": 10},
+        cache={"prefix": "radix", "conservativeness": 1.0},
+        batch={"token_budget": 8192, "input_budget": 16_384, "mixed_chunk": False},
+    ),
+    settable={
+        **described("order"),
+        **_POOL,
+        **_PREEMPTS,
+        **described("cache", "conservativeness"),
+        **_QUEUE,
+        **described("predict"),
+        **described("batch", "input_budget", "mixed_chunk"),
+        "batch.token_budget": "Most prompt tokens computed in one step, charged by whole blocks.",
+        "batch.chunked_prefill": "Whether a prompt may be computed over several steps; if not, the first one of a step "
+        "may exceed input_budget.",
+    },
     choices={
         "order.by": (
             "arrival",

@@ -80,7 +80,7 @@ class SkipJoinLevels:
 
     # --- slots -------------------------------------------------------------------------------------------------
 
-    def pick(self, head: RequestView, running: Iterable[RequestView]) -> RequestView | None:
+    def pick(self, head: RequestView, running: Iterable[RequestView], short: int) -> RequestView | None:
         """The last admitted of the lowest level, if that is below the level of ``head`` now."""
         worst = max(running, key=lambda request: (self._of(request).level, request.run_seq), default=None)
         return worst if worst is not None and self._of(worst).level > self._level_now(head) else None

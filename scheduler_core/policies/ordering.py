@@ -47,11 +47,13 @@ def _starvation(order: OrderSection, name: str) -> Ns | None:
 
 
 def _by_key(policy: PolicySet, order: Order) -> PolicySet:
-    return replace(policy, order=order, requeue=Place.BY_KEY)
+    back = policy.requeue is Place.BACK  # which then means: last of its key
+    return replace(policy, order=order, requeue=Place.BACK if back else Place.BY_KEY)
 
 
 def _priority(policy: PolicySet, spec: PolicySpec) -> PolicySet:
-    return replace(_by_key(policy, ByPriority()), victim=_or_nobody(policy, WorstPriority()))
+    order = ByPriority(by_entry=policy.requeue is Place.BACK)
+    return replace(_by_key(policy, order), victim=_or_nobody(policy, WorstPriority()))
 
 
 def _urgency(policy: PolicySet, spec: PolicySpec) -> PolicySet:

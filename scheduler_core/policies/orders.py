@@ -149,7 +149,7 @@ class EarlierTakesSlot:
     for_blocks: bool = False
     reads_progress: bool = True
 
-    def pick(self, head: RequestView, running: Iterable[RequestView]) -> RequestView | None:
+    def pick(self, head: RequestView, running: Iterable[RequestView], short: int) -> RequestView | None:
         if self.fresh_only and head.emitted:
             return None
         last = max(running, key=lambda r: (*self.order.key(r), r.seq))

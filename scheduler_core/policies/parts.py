@@ -32,13 +32,15 @@ class ByArrival:
 class ByPriority:
     """Smaller priority first, then arrival time, then order of submission (V-02).
 
-    A preempted request has no bonus: one of equal priority that arrived earlier goes first.
+    A preempted request has no bonus: one of equal priority that arrived earlier goes first. With ``by_entry`` what
+    counts is when a request entered the queue, so that one which comes back goes last of its priority (G-08, G-14).
     """
 
+    by_entry: bool = False
     first_come: bool = False
 
     def key(self, request: RequestView) -> tuple[int, ...]:
-        return (request.spec.priority, request.spec.arrival_ns)
+        return (request.spec.priority,) if self.by_entry else (request.spec.priority, request.spec.arrival_ns)
 
 
 # --- shape ----------------------------------------------------------------------------------------------------------
@@ -153,16 +155,6 @@ class FirstMayBeCut:
 
     def limit(self, request: RequestView, want: int, view: View) -> int:
         return UNLIMITED if view.budget_left == self.budget or want <= view.budget_left else 0
-
-
-@dataclass(frozen=True, slots=True)
-class WholePages:
-    """A prompt that is cut is cut at a multiple of ``page`` tokens (G-12)."""
-
-    page: int
-
-    def limit(self, request: RequestView, want: int, view: View) -> int:
-        return UNLIMITED if want <= view.budget_left else view.budget_left // self.page * self.page
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------
@@ -291,6 +283,6 @@ class UrgentTakesSlot:
     for_blocks: bool = False
     reads_progress: bool = False
 
-    def pick(self, head: RequestView, running: Iterable[RequestView]) -> RequestView | None:
+    def pick(self, head: RequestView, running: Iterable[RequestView], short: int) -> RequestView | None:
         worst = max(running, key=lambda r: (r.spec.priority, r.spec.arrival_ns, r.seq))
         return worst if worst.spec.priority > head.spec.priority else None

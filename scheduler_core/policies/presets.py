@@ -8,6 +8,7 @@ from typing import Any, cast
 from scheduler_core.policies.feedback import with_feedback
 from scheduler_core.policies.gatekeeper import with_gate
 from scheduler_core.policies.ordering import with_order
+from scheduler_core.policies.paged import PagedPrefills, PrefillBudgets, PrefillsWithDecodes
 from scheduler_core.policies.parts import (
     ByArrival,
     DecodesThenPrefills,
@@ -22,14 +23,13 @@ from scheduler_core.policies.parts import (
     RoomAboveWatermark,
     RunningThenWaiting,
     WholeBatches,
-    WholePages,
     WholePrompt,
     WholeRequest,
     WorstCase,
 )
 from scheduler_core.policies.pool import with_memory_rule, with_pool
 from scheduler_core.policies.predicting import with_predictor
-from scheduler_core.policies.ratio import NewTokenRatio, PromptAndClippedLimit
+from scheduler_core.policies.ratio import NewTokenRatio, PromptAndClippedLimit, WorseByThreshold
 from scheduler_core.policies.registry import manifest_of
 from scheduler_core.policies.resolving import resolve
 from scheduler_core.policies.vtc import VirtualTokenCounter
@@ -42,6 +42,8 @@ from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.patience import Promise
 from scheduler_core.types.time import ns_from_ms
+
+INPUT_TOKENS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +144,30 @@ def reserve_max(spec: PolicySpec, limits: Limits) -> PolicySet:
 
 
 def sglang(spec: PolicySpec, limits: Limits) -> PolicySet:
-    """Prefill-first batches with estimated memory, after SGLang 0.5.23 (G-01, G-08, G-09, G-12, G-16 to G-25)."""
-    ratio = NewTokenRatio(page=limits.block_size)
+    """Prefill-first batches with estimated memory, after SGLang 0.5.23 (G-01 to G-25)."""
+    batch, page = spec.batch, limits.block_size
+    mixed, chunk = batch.mixed_chunk is True, limits.token_budget if limits.chunked else None
+    ratio = NewTokenRatio(page=page, conservativeness=spec.cache.conservativeness or 1.0, mixed=mixed)
+    inputs = batch.input_budget or INPUT_TOKENS
+    # What bounds a step are the budgets for prompts: decodes are never left out for want of tokens.
+    prompts = chunk or max(inputs, limits.model_length)
+    step = prompts + limits.size if mixed else max(prompts, limits.size)
+    limits = replace(limits, token_budget=step, chunked=True)
+    by_priority = spec.order.by == "priority"
     return PolicySet(
         name="sglang",
         limits=limits,
         order=ByArrival(),
-        shape=PrefillsAlone(),
-        chunk=WholePages(limits.block_size),
+        shape=PrefillsWithDecodes() if mixed else PrefillsAlone(),
+        chunk=PagedPrefills(PrefillBudgets(page, chunk, inputs, step, mixed)),
         reserve=PromptAndClippedLimit(),
         admission=ratio,
         victim=LeastEmitted(),
         requeue=Place.BACK,
         publish=Publish.AT_CONFIRM,
         watch=ratio,
+        slots=WorseByThreshold(spec.order.preempt_threshold or 0, ratio) if by_priority else None,
+        displaces=by_priority,
     )
 
 

@@ -48,6 +48,11 @@ def arrange(state: InstanceState, order: Arrange) -> None:
     state.waiting.arrange([request.id for request in arranged])
 
 
+def worst_waiting(state: InstanceState) -> LiveRequest | None:
+    """The waiting request of the largest priority number, of those the newest. O(waiting)."""
+    return max(state.waiting, key=lambda request: (request.spec.priority, request.seq), default=None)
+
+
 def first_length(head: LiveRequest, want: int, *, most: int, left: int, limits: Limits) -> int:
     """Tokens of an admission's first grant; 0 when it has to wait for budget.
 

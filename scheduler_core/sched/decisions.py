@@ -39,10 +39,15 @@ class Serve(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One round of granting within a step; with ``ends_step`` it is the last one if anything was granted by then."""
+    """One round of granting within a step; with ``ends_step`` it is the last one if anything was granted by then.
+
+    With ``yields`` it is left out, whole, if anything was granted by then and there are too few blocks for the next
+    token of everybody it serves: nobody is stopped for it.
+    """
 
     serve: Serve
     ends_step: bool = False
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,13 +120,17 @@ class FusedInstance(Instance):
 
         Rows: request, epoch, start, length, phase, samples, hit tokens, in grant order. O(running).
         """
-        grants = {grant.request: grant for grant in step.grants}
+        own = {
+            g.request: (g.request, g.epoch, g.start, g.length, g.phase.value, g.samples, g.hit_tokens)
+            for g in step.grants
+        }
+        if not step.decoders:
+            return list(own.values())
         rows = []
         for request in self._state.running.values():
-            grant = grants.get(request.id)
+            grant = own.get(request.id)
             if grant is not None:
-                length, phase = grant.length, grant.phase.value
-                rows.append((request.id, grant.epoch, grant.start, length, phase, grant.samples, grant.hit_tokens))
+                rows.append(grant)
             elif request.joined != APART and step.decoders:
                 start = self._state.cohort.known(request) - 1
                 rows.append((request.id, request.epoch, start, 1, Phase.DECODE.value, True, 0))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
+from scheduler_core.sched.admission import worst_waiting
 from scheduler_core.sched.aging import AgedQueue, HeldQueue, queue_of
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.commit import commit, end, release_batch
@@ -185,6 +186,14 @@ class Instance:
         requeue(self._state, self.policy, live, Stop(Preempt.OPERATOR, now_ns))
         release_batch(self._state)
 
+    def displaced(self) -> int | None:
+        """Who has to leave the queue, to be aborted as rejected, because a better newcomer came into it (G-15)."""
+        limit = self.policy.limits.queue_limit
+        if not self.policy.displaces or not limit or len(self._state.waiting) <= limit:
+            return None
+        worst = worst_waiting(self._state)
+        return None if worst is None else worst.id
+
     def reset_cache(self, at_ns: Ns, *, force: bool = False) -> None:
         """Forget what the prefix cache holds, before the next planning at which no step is in flight (V-26).
 
@@ -364,8 +373,11 @@ class Instance:
             return Reject.NEVER_FITS_POOL, needed, limits.kv_blocks
         if not limits.chunked and spec.prompt_tokens > limits.token_budget:
             return Reject.OVER_STEP_BUDGET, spec.prompt_tokens, limits.token_budget
-        if limits.queue_limit and len(self._state.waiting) >= limits.queue_limit:
-            return Reject.QUEUE_FULL, len(self._state.waiting) + 1, limits.queue_limit
+        waiting = len(self._state.waiting)
+        if limits.queue_limit and waiting >= limits.queue_limit:
+            last = worst_waiting(self._state) if self.policy.displaces else None
+            if last is None or last.spec.priority <= spec.priority:
+                return Reject.QUEUE_FULL, waiting + 1, limits.queue_limit
         return None
 
 

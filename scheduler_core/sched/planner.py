@@ -81,12 +81,21 @@ class StepBuilder:
             if item.serve is _WAITING:
                 admits = True
                 self._admit()
-            else:
+            elif not (item.yields and self.grants and self._cramped(item.serve)):
                 self._serve(item.serve)
             if item.ends_step and (self.grants or self.decoders):
                 break
         if not admits and passes.closed is not None:
             self._defer_head(passes.closed)
+
+    def _cramped(self, serve: Serve) -> bool:
+        """Whether there are too few blocks for the next token of everybody whom ``serve`` means."""
+        memory, cohort = self.state.memory, self.state.cohort
+        need = cohort.growth() if cohort.count and serve is not _PREFILLS else 0
+        for request in self.state.apart.values():
+            if request.id not in self.grants and (serve is _ALL or request.prefilling == (serve is _PREFILLS)):
+                need += shortage(memory, request, 1)
+        return need > memory.free
 
     def _tell(self, watch: Watch) -> None:
         if self.preempted:
@@ -270,7 +279,11 @@ class StepBuilder:
             if self._closed():
                 break
             deferral = self._try_admit(head)
-            if deferral is None or (deferral.reason is _NO_BLOCKS and self._vacates_blocks and self._vacate(head)):
+            if deferral is None or (
+                self._vacates_blocks
+                and deferral.reason is _NO_BLOCKS
+                and self._vacate(head, deferral.need - deferral.have)
+            ):
                 continue
             if self.deferral is None:
                 self.deferral = (head, deferral)
@@ -358,12 +371,12 @@ class StepBuilder:
             self._grant(head, length, (*hits, *blocks) if hits else blocks, first=True)
         return None
 
-    def _vacate(self, head: LiveRequest) -> bool:
-        """Stop a running request for the sake of ``head``, if the policy has slots change hands."""
+    def _vacate(self, head: LiveRequest, short: int = 0) -> bool:
+        """Stop a running request for the sake of ``head``, if the policy has slots change hands; see `Slots.pick`."""
         if self.policy.slots is None:
             return False
         candidates = [request for request in self.state.running.values() if not self._relied_on(request)]
-        picked = self.policy.slots.pick(head, candidates) if candidates else None
+        picked = self.policy.slots.pick(head, candidates, short) if candidates else None
         if picked is None:
             return False
         self._preempt(self.state.running[picked.id], _PRIORITY)

@@ -89,8 +89,11 @@ class Slots(Protocol):
     def reads_progress(self) -> bool:
         """Whether the choice depends on how far requests have come; they then cannot advance as a group."""
 
-    def pick(self, head: RequestView, running: Iterable[RequestView]) -> RequestView | None:
-        """A running request to be stopped for ``head``, or None."""
+    def pick(self, head: RequestView, running: Iterable[RequestView], short: int) -> RequestView | None:
+        """A running request to be stopped for ``head``, or None.
+
+        ``short`` is what it lacks of memory, in the unit of the policy's `Admission`; 0 where it lacks a slot.
+        """
 
 
 class Account(Protocol):
@@ -197,7 +200,8 @@ class PolicySet:
     """A complete policy for one instance.
 
     Who has waited ``starvation_ns`` comes before everybody, whatever the order; None: no such bound. Without
-    ``preemption``, who has to stop is always computed again.
+    ``preemption``, who has to stop is always computed again. With ``displaces`` a full queue gives up its request of
+    the worst priority to a newcomer of a strictly better one (G-15); else it refuses the newcomer.
     """
 
     name: str
@@ -222,6 +226,7 @@ class PolicySet:
     predictor: Predictor | None = None
     observers: tuple[Observer, ...] = ()
     gate: Gate | None = None
+    displaces: bool = False
     admits_without_budget: bool = False
     admits_after_preemption: bool = False
 

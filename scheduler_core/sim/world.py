@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable
 
-from scheduler_core.drive.cuts import CANCEL, Due, Outside, cut, cuts_of, reset
+from scheduler_core.drive.cuts import CANCEL, Due, Outside, cut, cuts_of, displace, reset
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.fused import FusedInstance
@@ -44,6 +44,7 @@ class SimulatedWorld:
         self.observe: Callable[[FusedStep, Ns, Ns], None] | None = None
         self.arrivals = ArrivalStream(())
         self._instance = instance
+        self._displaces = instance.policy.displaces
         self._sink = sink
         self._patience, self._foresight = outside.patience, outside.foresight
         self._prefix_block_size = prefix_block_size
@@ -91,10 +92,20 @@ class SimulatedWorld:
         refused = self._instance.submit(spec, at_ns)
         if refused is not None:
             self._row(refused, at_ns, planned.prompt_tokens, 0)
-        elif planned.cancel_ns is not None or self._patience:
+            return
+        if planned.cancel_ns is not None or self._patience:
             for due in cuts_of(planned, at_ns, self._patience):
                 heapq.heappush(self._cuts, due)
             self._set_cut()
+        if self._displaces:
+            self._displace(at_ns)
+
+    def _displace(self, at_ns: Ns) -> None:
+        number = self._instance.displaced()
+        live = None if number is None else self._instance.live.get(number)
+        ended = displace(self._instance)
+        if live is not None and ended is not None:
+            self.over(live, ended, at_ns)
 
     def _set_cut(self) -> None:
         self.cut_ns = self._cuts[0].at_ns if self._cuts else NEVER

@@ -43,6 +43,13 @@ class OrderSection(Spec):
         description="What shortest goes by: the declared limit, a prediction (section predict), or, where lengths are "
         "hidden, the fewest tokens emitted so far.",
     )
+    preempt_threshold: int | None = Field(
+        None,
+        ge=0,
+        le=2000,
+        description="Order priority: a waiting request takes slot and blocks of running ones whose priority number is "
+        "larger than its own by more than this; a full queue gives up its worst request to a better newcomer.",
+    )
     takes_slots: bool | None = Field(
         None,
         description="Orders shortest and deadline: a full batch gives up the request that is last in the order to one "
@@ -112,6 +119,12 @@ class CacheSection(Spec):
     watermark: Share | None = Field(
         None, description="Share of the pool kept free when a waiting request is admitted beside running ones."
     )
+    conservativeness: PositiveFloat | None = Field(
+        None,
+        le=10,
+        description="Admission by estimate: how much of their output limit requests are assumed to use at first, as a "
+        "multiple of 70 %; higher admits less and stops less.",
+    )
     admit: Literal["first_chunk", "known", "predicted", "limit"] | None = Field(
         None,
         description="Room that must be in sight to admit a request: its first chunk; its known tokens (the whole "
@@ -130,6 +143,12 @@ class BatchSection(Spec):
     )
     max_wait_ms: float | None = Field(
         None, ge=0, description="Static batching: longest wait for a full batch after the oldest arrived."
+    )
+    input_budget: PositiveInt | None = Field(
+        None, description="Most prompt tokens computed in one step, charged by whole blocks; binds without chunks."
+    )
+    mixed_chunk: bool | None = Field(
+        None, description="Whether running requests decode in the step that computes prompts, at the prompts' expense."
     )
     queue_limit: int | None = Field(
         None, ge=0, description="Most waiting requests; newcomers beyond are rejected. 0: none."
