@@ -170,7 +170,7 @@ def test_every_instance_of_a_cluster_forgets() -> None:
 def experiment(**changes: Any) -> ExperimentSpec:
     data = {
         "name": "reset",
-        "workload": {"arrivals": {"constant": {"rate_rps": 1}}, "requests": 4, "prefix": {"tokens": 96},
+        "workload": {"arrivals": {"constant": {"rate_rps": 0.01}}, "requests": 4, "prefix": {"tokens": 96},
                      "lengths": {"prompt": {"fixed": 96}, "output": {"fixed": 2}}},
         "target": {"modelled": {"kv_blocks": 64}},
         "arms": {"a": {"policy": "vllm_v1"}, "b": {"policy": "sglang"}},
@@ -181,13 +181,13 @@ def experiment(**changes: Any) -> ExperimentSpec:
 
 
 def test_an_experiment_resets_every_run_of_every_arm(tmp_path: Path) -> None:
-    """Four equal prompts of 96 tokens a second apart: each but the first finds 5 blocks of 16 (sglang 95 // 16 too).
+    """Four equal prompts of 96 tokens 100 s apart: each but the first finds 5 blocks of 16 (sglang 95 // 16 too).
 
     A reset in between takes that from one of them: 3 x 80 of 4 x 96 prompt tokens become 2 x 80.
     """
     played = play_experiment(experiment(), base=tmp_path / "plain", on_step=lambda step: None)
     assert [run.metrics["hit_rate"].value for run in played.runs] == [240 / 384] * 2
-    spec = experiment(events={"cache_resets": [{"at_s": 1.5}]})
+    spec = experiment(events={"cache_resets": [{"at_s": 150}]})
     played = play_experiment(spec, base=tmp_path / "reset", on_step=lambda step: None)
     assert [run.metrics["hit_rate"].value for run in played.runs] == [160 / 384] * 2
 
