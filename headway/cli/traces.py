@@ -16,14 +16,17 @@ def convert(
     trace: Annotated[Path, typer.Argument(help="Trace file to write, JSON lines.")],
     *,
     kind: Annotated[
-        str, typer.Option("--from", help="otlp (GenAI spans), litellm (gateway log), vllm or sglang (server log).")
+        str,
+        typer.Option(
+            "--from",
+            help="otlp (GenAI spans), litellm (gateway log), vllm or sglang (server log), dynamo (agent trace).",
+        ),
     ],
 ) -> None:
     """Make a trace of a log. Prompt text becomes salted block identities and never leaves this machine."""
     from scheduler_core.files import whole
     from scheduler_core.verdict.wording import share
     from scheduler_core.workload.logs.readers import read_log
-    from scheduler_core.workload.logs.rows import BLOCK_SIZE
 
     found = read_log(log, kind, salt=_salt())
     with whole(trace) as unfinished:
@@ -34,8 +37,8 @@ def convert(
         say(f"the server found {share(found.observed_hit_share)} of the prompt tokens in its prefix cache")
     say(f"wrote {len(found.requests)} requests to {trace}")
     setting: dict[str, Any] = {"file": str(trace), "format": "jsonl", "time_unit": "s", "columns": found.columns}
-    if "prefix_blocks" in found.columns:
-        setting["block_size"] = BLOCK_SIZE
+    if found.block_size is not None:
+        setting["block_size"] = found.block_size
     print(f"trace: {json.dumps(setting)}")
 
 

@@ -1,5 +1,6 @@
-"""Request logs of vLLM and SGLang as traces: what is in them, what is not, and which flag would have said it."""
+"""Request logs of vLLM, SGLang and Dynamo as traces: what they say, and which flag would have said the rest."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,42 @@ def test_sglang_lines_of_text_say_the_same(tmp_path: Path) -> None:
     (request,) = found.requests
     assert (request.prompt_tokens, request.output_tokens, request.cached_tokens) == (40, 5, 16)
     assert request.arrival_ns % (60 * NS_PER_S) == 2_500_000_000
+
+
+def request_end(number: int, end_ms: int, *, hashes: list[int], size: int = 64, **said: Any) -> dict[str, Any]:
+    replay = {"trace_block_size": size, "input_length": 130, "input_sequence_hashes": hashes}
+    return {
+        "schema": "dynamo.agent.trace.v1",
+        "event_type": "request_end",
+        "event_time_unix_ms": end_ms,
+        "event_source": "dynamo",
+        "agent_context": {"session_type_id": "deep_research", "session_id": "s", "trajectory_id": "s:planner"},
+        "request": {"request_id": str(number), "model": "m", "output_tokens": 16, "replay": replay, **said},
+    }
+
+
+def test_dynamo_requests_keep_trajectories_and_replay_hashes(tmp_path: Path) -> None:
+    """One row tells when it was received, another how long it took; a tool's row and one of other blocks are left out.
+
+    Both share the first of their two whole 64-token blocks of 130 tokens.
+    """
+    tool = {"event_type": "tool_end", "event_time_unix_ms": 1}
+    rows = [
+        request_end(0, 9_000, hashes=[2**64 - 1, 5], request_received_ms=4_000, cached_tokens=65),
+        tool,
+        {"timestamp": 3, "event": request_end(1, 9_000, hashes=[2**64 - 1, 6], total_time_ms=2_500.0)},
+        request_end(2, 9_500, hashes=[1], size=128, total_time_ms=1.0),
+        request_end(3, 9_500, hashes=[1]),
+    ]
+    path = tmp_path / "trace.000000.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    found = read_log(path, "dynamo", salt=SALT)
+    assert [r.arrival_ns // 1_000_000 for r in found.requests] == [4_000, 6_500]
+    assert {(r.prompt_tokens, r.output_tokens, r.tenant, r.session) for r in found.requests} == {
+        (130, 16, "deep_research", "s:planner")
+    }
+    first, second = (request.blocks for request in found.requests)
+    assert first[0] == second[0] and first[1] != second[1]
+    assert found.block_size == 64
+    assert found.observed_hit_share == 0.5
+    assert set(found.skipped.values()) == {1} and len(found.skipped) == 2

@@ -22,6 +22,12 @@ def text_blocks(text: str, *, prompt_tokens: int, block_size: int, salt: bytes) 
     return tuple(found)
 
 
+def salted(identity: int, salt: bytes) -> int:
+    """Somebody else's identity of a block as one of ours."""
+    digest = hashlib.blake2b(identity.to_bytes(16, "little", signed=True), key=salt[:64], digest_size=7)
+    return int.from_bytes(digest.digest(), "big")
+
+
 def token_blocks(tokens: Sequence[int], *, block_size: int, salt: bytes) -> tuple[int, ...]:
     """Identities of the whole blocks of a prompt that is known token by token."""
     digest = hashlib.blake2b(key=salt[:64], digest_size=7)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from scheduler_core.types.errors import InputError, Problem
+from scheduler_core.workload.logs.dynamo import dynamo
 from scheduler_core.workload.logs.gateways import litellm
 from scheduler_core.workload.logs.rows import ReadLog, Row, UnusableRowError, in_order
 from scheduler_core.workload.logs.sglang import sglang
@@ -15,6 +16,7 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "litellm": litellm,
     "vllm": vllm,
     "sglang": sglang,
+    "dynamo": dynamo,
 }
 
 
@@ -35,6 +37,6 @@ def read_log(path: Path, kind: str, *, salt: bytes) -> ReadLog:
                 found.append(row(salt))
             except UnusableRowError as reason:
                 skipped[str(reason)] = skipped.get(str(reason), 0) + 1
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError) as error:
         raise InputError([Problem(str(path), f"cannot be read: {error}")]) from None
     return in_order(found, skipped, str(path))

@@ -14,7 +14,8 @@ from scheduler_core.types.time import NS_PER_S, Ns
 class LoggedRequest:
     """A request as a log knows it; one that failed has no output.
 
-    ``blocks`` are identities of shared beginnings, ``cached_tokens`` what the server found in its prefix cache.
+    ``blocks`` are identities of shared beginnings, each of ``block_size`` tokens (absent: `BLOCK_SIZE`; one size for a
+    whole log), ``cached_tokens`` what the server found in its prefix cache.
     """
 
     arrival_ns: Ns
@@ -23,6 +24,7 @@ class LoggedRequest:
     tenant: str = ""
     session: str = ""
     blocks: tuple[int, ...] = ()
+    block_size: int | None = None
     cached_tokens: int | None = None
 
 
@@ -54,6 +56,12 @@ class ReadLog:
         if any(request.blocks for request in self.requests):
             found["prefix_blocks"] = "prefix_blocks"
         return found
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens behind each block identity; None where there are no identities."""
+        with_blocks = next((request for request in self.requests if request.blocks), None)
+        return None if with_blocks is None else with_blocks.block_size or BLOCK_SIZE
 
     @property
     def observed_hit_share(self) -> float | None:
