@@ -81,7 +81,7 @@ def experiment(effect: Effect, *, pairs: int = PAIRS) -> ExperimentSpec:
         {
             "name": effect.name,
             "workload": workload(effect.workload),
-            "target": {"modelled": {}},
+            "target": {"modelled": {"noise": True}},
             "arms": {"baseline": effect.baseline, "candidate": effect.candidate},
             "repeats": pairs,
             "goal": effect.goal,

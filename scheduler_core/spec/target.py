@@ -56,7 +56,11 @@ class ModelledTarget(Spec):
         None, description="KV blocks that exist, unless the policy asks for fewer; absent: as many as the profile has."
     )
     topology: Topology | None = Field(None, description="Several instances; absent: one.")
-    noise: bool = Field(True, description="Per-step residuals and run drift at the size that calibration measured.")
+    noise: bool = Field(
+        False,
+        description="Per-step residuals and run drift at the size that calibration measured, so that repeats differ "
+        "and figures have intervals, as an A/A test needs. Off: figures are exact, every repeat is the same.",
+    )
     price_per_device_hour: PositiveFloat | None = Field(
         None, description="Price of one device for an hour, in any currency; with it summaries say what tokens cost."
     )

@@ -21,7 +21,7 @@ from scheduler_core.verdict.diagnosis import diagnose
 from scheduler_core.verdict.gates import Claim, claims, judge
 from scheduler_core.verdict.layers import Difference, difference
 from scheduler_core.verdict.next_steps import next_steps, one_layer_at_a_time
-from scheduler_core.verdict.pairs import Pair
+from scheduler_core.verdict.pairs import Pair, noise_free
 from scheduler_core.verdict.question import Question
 from scheduler_core.verdict.schema import (
     EXIT_CODES,
@@ -78,7 +78,7 @@ class _Comparing:
         self.candidate_runs = usable(runs, candidate)
         repeats = sorted(self.base_runs.keys() & self.candidate_runs.keys())
         self.pairs: list[Pair] = [(self.base_runs[repeat], self.candidate_runs[repeat]) for repeat in repeats]
-        self.exact = bool(self.pairs) and all(_noise_free(run) for pair in self.pairs for run in pair)
+        self.exact = bool(self.pairs) and all(noise_free(run) for pair in self.pairs for run in pair)
         self.change = self._difference()
 
     def result(self) -> Comparison:
@@ -182,8 +182,3 @@ def _headline(ruling: Ruling | None, gates: Sequence[Gate]) -> str:
     change = f" ({primary.metric} {percent(primary.change)})" if primary.change is not None else ""
     stalled = next((gate.sentence for gate in gates if gate.metric == "stall_share"), "")
     return f"{ruling.decision}: {ruling.reason}{change}" + (f"; {stalled}" if stalled else "")
-
-
-def _noise_free(run: RunSummary) -> bool:
-    modelled = run.target.get("modelled")
-    return isinstance(modelled, dict) and modelled.get("noise") is False

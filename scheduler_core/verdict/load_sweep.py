@@ -17,7 +17,7 @@ from scheduler_core.verdict.comparable import identical_outputs, obstacles, usab
 from scheduler_core.verdict.decision import Ruling, rule
 from scheduler_core.verdict.gates import LEAST_PAIRS, Claim, Role, judge
 from scheduler_core.verdict.layers import difference
-from scheduler_core.verdict.pairs import Changes, Pair, log_ratio, typical
+from scheduler_core.verdict.pairs import Changes, Pair, log_ratio, noise_free, typical
 from scheduler_core.verdict.schema import (
     EXIT_CODES,
     EXIT_NOT_COMPARABLE,
@@ -97,6 +97,7 @@ class _Sweep:
         ]
         shared = set.intersection(*(set(repeats) for repeats in self.arms.values()))
         self.repeats = sorted(shared)
+        self.exact = all(noise_free(run) for runs in points.values() for run in runs)
 
     def result(self) -> SweepVerdict:
         if len(self.names) == 1:
@@ -118,12 +119,12 @@ class _Sweep:
         goodputs = [[_mean_goodput(self.arms[name][repeat]) for repeat in self.repeats] for name in self.names]
         gates = judge(
             [
-                _claim("concurrency_capacity", "primary", self.asked.better_by, loads),
-                _claim(GOODPUT, "guard", GOODPUT_MARGIN, goodputs),
+                _claim("concurrency_capacity", "primary", self.asked.better_by, loads, exact=self.exact),
+                _claim(GOODPUT, "guard", GOODPUT_MARGIN, goodputs, exact=self.exact),
             ],
             self.asked.confidence,
         )
-        ruling = rule(gates[0], gates[1:], pairs=len(self.repeats), exact=False)
+        ruling = rule(gates[0], gates[1:], pairs=len(self.repeats), exact=self.exact)
         base, other = self.found
         headline = f"{ruling.decision}: {other.sentence}; {base.sentence}; {ruling.reason}"
         return self._verdict(ruling, headline, gates=gates, steps=self._after(ruling))
@@ -225,11 +226,11 @@ def _mean_goodput(run: Mapping[float, RunSummary]) -> float:
     return sum(values) / len(values)
 
 
-def _claim(metric: str, role: Role, margin: float, sides: Sequence[Sequence[float]]) -> Claim:
+def _claim(metric: str, role: Role, margin: float, sides: Sequence[Sequence[float]], *, exact: bool) -> Claim:
     old, new = sides
     unit = "requests/s"
     logs = tuple(log_ratio(before, after, unit) for before, after in zip(old, new, strict=True))
-    return Claim(metric, role, margin, Changes(logs, typical(old), typical(new), exact=False))
+    return Claim(metric, role, margin, Changes(logs, typical(old), typical(new), exact=exact))
 
 
 def _form(spec: ExperimentSpec, changes: Mapping[str, object]) -> dict[str, object]:

@@ -114,6 +114,12 @@ def changes_of(pairs: Sequence[Pair], figure: Callable[[RunSummary], Figure | No
     return Changes(tuple(logs), typical(sides[0]), typical(sides[1]), exact)
 
 
+def noise_free(run: RunSummary) -> bool:
+    """Whether a run came out of the model without its noise, so that a repeat would be the same."""
+    modelled = run.target.get("modelled")
+    return isinstance(modelled, dict) and modelled.get("noise") is False
+
+
 def typical(values: Sequence[float]) -> float | None:
     """Geometric mean, so that the ratio of two is the mean change shown; arithmetic where there is a zero.
 

@@ -153,7 +153,7 @@ def test_looks_are_played_until_one_decides(headway: Headway, written: Callable[
     assert len(clear["runs"]) == 10
     same = {"a": {"policy": "vllm_v1"}, "b": {"policy": "vllm_v1", "batch": {"token_budget": 96}}}
     goal = {**looks, "primary": "throughput_requests_per_s", "better_by": "0.1%"}
-    file = written(goal=goal, arms=same)
+    file = written(goal=goal, arms=same, target={"modelled": {"noise": True}})
     vague = json.loads(headway("play", file, "--json", "--evidence", tmp_path / "kept").out)
     comparison = vague["verdict"]["comparisons"][0]
     assert len(vague["runs"]) == 14, comparison["headline"]

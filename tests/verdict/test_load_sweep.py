@@ -51,6 +51,16 @@ def test_one_arm_is_load_sensitivity_not_a_gain() -> None:
     assert found.arms[0].capacity == pytest.approx(4.67, abs=0.2)
 
 
+def test_a_sweep_of_exact_runs_has_no_interval() -> None:
+    """Without noise every repeat says the same: one repeat decides, and no interval is made up."""
+    exact = {"target": {"modelled": {"noise": False}}}
+    runs = points({"baseline": 4, "candidate": 5.5}, repeats=1, noise=0.0)
+    runs = {load: [run.model_copy(update=exact) for run in arms] for load, arms in runs.items()}
+    found = sweep_verdict(runs, baseline="baseline", candidate="candidate")
+    assert (found.decision, found.gates[0].interval) == ("accept", None)
+    assert "exact, no interval" in found.gates[0].sentence
+
+
 def test_paired_sweep_accepts_more_capacity() -> None:
     found = sweep_verdict(points({"baseline": 4, "candidate": 5.5}), baseline="baseline", candidate="candidate")
     assert (found.decision, found.exit_code) == ("accept", 0)
