@@ -1,9 +1,11 @@
 """Admission at the gate: queue, throttle, reject or degrade, each by its trigger (A0 to A3)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from scheduler_core.policies.rounds import GROWTH_STEPS, SHRINK, Figures
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.gate import Disposal, GateAnswer, GateInputs
 from scheduler_core.sched.policy import PolicySet
@@ -41,6 +43,34 @@ class Bucket:
         return max(now_ns, start - self._burst_ns)
 
 
+class AdaptiveQueue:
+    """How many requests may wait, so that those let in keep the promise on their first token.
+
+    After every window of rounds: a quarter less than waited (or were allowed, if that is less) when fewer than
+    ``target`` kept it, a sixteenth more when they did. Before the first miss everybody may wait; one always may.
+    """
+
+    def __init__(self, target: float, window: int) -> None:
+        self._target, self._window = target, window
+        self._rounds = 0
+        self.allowance: int | None = None
+        self.attainment: float | None = None
+
+    def adapt(self, figures: Figures) -> None:
+        """Look once a window, so that what was changed has had its effect."""
+        self._rounds += 1
+        if self._rounds < self._window or figures.attainment is None:
+            return
+        self._rounds = 0
+        self.attainment = figures.attainment
+        if figures.attainment < self._target:
+            waited = math.ceil(figures.waiting)
+            most = waited if self.allowance is None else min(waited, self.allowance)
+            self.allowance = max(1, int(most * SHRINK))
+        elif self.allowance is not None:
+            self.allowance += max(1, self.allowance // GROWTH_STEPS)
+
+
 class _Limit(NamedTuple):
     trigger: str
     have: int
@@ -52,11 +82,13 @@ class Gatekeeper:
     """Decides in this order: reject, degrade, throttle, queue; the first trigger that is passed counts.
 
     Estimated wait: prompt tokens that wait, times what one took over the last 64 steps (before the first: by the
-    target's estimate). Tokens of a request, for the bucket: prompt and declared limit.
+    target's estimate). Tokens of a request, for the bucket: prompt and declared limit. With a ``queue`` that adapts,
+    newcomers beyond its allowance are rejected too.
     """
 
     spec: AdmissionSection
     prefill_token_ns: float
+    queue: AdaptiveQueue | None = None
     _buckets: dict[str, list[Bucket]] = field(default_factory=dict)
     _queued: dict[int, int] = field(default_factory=dict)
     _queued_tokens: int = 0
@@ -103,7 +135,8 @@ class Gatekeeper:
         waiting, used, total = occupancy
         wait = round(self._queued_tokens * self._token_ns())
         work = spec.prompt_tokens + spec.output_limit
-        return GateInputs(now_ns, waiting, used, total, self._queued_tokens, wait, work, spec.tier)
+        attainment = None if self.queue is None else self.queue.attainment
+        return GateInputs(now_ns, waiting, used, total, self._queued_tokens, wait, work, spec.tier, attainment)
 
     def _token_ns(self) -> float:
         computed = sum(prefill for _, prefill in self._rounds[:-1])
@@ -122,6 +155,8 @@ class Gatekeeper:
             limits.append(_Limit("queued_tokens", inputs.queued_tokens, tokens))
         if kv_share is not None:
             limits.append(_Limit("kv_saturated", inputs.kv_used, int(kv_share * inputs.kv_total)))
+        if kind == "reject" and self.queue is not None and self.queue.allowance is not None:
+            limits.append(_Limit("attainment", inputs.waiting, self.queue.allowance))
         return next((limit for limit in limits if limit.have > limit.most), None)
 
     def _degraded(self, spec: RequestSpec) -> RequestSpec:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, cast
 
+from scheduler_core.policies.budgets import with_phase_budgets
 from scheduler_core.policies.feedback import with_feedback
 from scheduler_core.policies.gatekeeper import with_gate
 from scheduler_core.policies.ordering import with_order
@@ -197,7 +198,7 @@ def build_policy(spec: PolicySpec, capacity: Capacity) -> PolicySet:
     module, _, function = manifest_of(full.policy).builder.partition(":")
     builder = cast(Callable[[PolicySpec, Limits], PolicySet], getattr(import_module(module), function))
     policy = with_predictor(builder(full, _limits(full, capacity)), full)
-    for add in (with_memory_rule, with_order, with_gate, with_feedback):
+    for add in (with_memory_rule, with_order, with_phase_budgets, with_gate, with_feedback):
         policy = add(policy, full)
     return with_pool(policy, full, capacity.profile)
 
@@ -220,13 +221,15 @@ def branch_of(running: PolicySet, trunk: PolicySpec, branch: PolicySpec, capacit
     """The policy of ``branch`` for an instance that runs by ``running``, built from ``trunk``.
 
     Parts that decide about order and entry and have learned from what happened go on while no setting of theirs
-    changes; others begin anew.
+    changes; others begin anew, and so do all with a part that adapts to the last rounds.
     """
     old, new = resolve(trunk), resolve(branch)
     if old == new:
         return running
     built = build_policy(branch, capacity)
-    if any(getattr(old, section) != getattr(new, section) for section in SECTIONS if section not in ("cache", "batch")):
+    if new.feedback.adapts or any(
+        getattr(old, section) != getattr(new, section) for section in SECTIONS if section not in ("cache", "batch")
+    ):
         return built
     kept: dict[str, Any] = {name: getattr(running, name) for name in _ORDERING}
     if old.cache.admit == new.cache.admit:

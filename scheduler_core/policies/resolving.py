@@ -84,6 +84,10 @@ def check_against(spec: PolicySpec, *, model_length: int, kv_blocks: int | None)
         problems.append(
             Problem("batch.long_prefill_cap", "cuts prompts into chunks, but chunked_prefill is off; set one of them")
         )
+    if full.batch.chunked_prefill is False and full.batch.prefill_budget:
+        problems.append(
+            Problem("batch.prefill_budget", "cuts prompts into chunks, but chunked_prefill is off; set one of them")
+        )
     if full.cache.blocks is not None and kv_blocks is not None and full.cache.blocks > kv_blocks:
         problems.append(Problem("cache.blocks", f"{full.cache.blocks} is more than the {kv_blocks} of the target"))
     if problems:
@@ -188,12 +192,19 @@ def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, Pol
             resolved[name] = check_playable(policy, spec.target, profile)
         except InputError as error:
             problems += [Problem(f"arms.{name}.{item.where}".rstrip("."), item.message) for item in error.problems]
+        else:
+            problems += _feedback_problems(spec, resolved[name], f"arms.{name}.feedback.attainment")
     problems += _fork_problems(spec, resolved)
     if spec.events is not None and spec.target.server is not None:
         problems.append(Problem("events", "happen in process; a server forgets its cache between runs (reset_cache)"))
     if problems:
         raise InputError(problems)
     return resolved
+
+
+def _feedback_problems(spec: ExperimentSpec, policy: PolicySpec, where: str) -> Iterator[Problem]:
+    if policy.feedback.attainment and not any(tier.ttft_ms for tier in spec.workload.tiers.values()):
+        yield Problem(where, "adapts to promises on the first token, and no tier of the workload has a ttft_ms")
 
 
 def _fork_problems(spec: ExperimentSpec, resolved: Mapping[str, PolicySpec]) -> list[Problem]:

@@ -21,7 +21,8 @@ class GateInputs(NamedTuple):
     """What a gate decides by, logged with every decision that is not merely to queue.
 
     ``kv_used`` are leased blocks, without what could be evicted; ``queued_tokens`` prompt tokens that wait to be
-    computed; ``wait_ns`` how long those are estimated to take; ``work_tokens`` what the request itself may cost.
+    computed; ``wait_ns`` how long those are estimated to take; ``work_tokens`` what the request itself may cost;
+    ``attainment`` the share of first tokens that kept their promise, as far as an adaptive gate has looked at it.
     """
 
     now_ns: Ns
@@ -32,6 +33,7 @@ class GateInputs(NamedTuple):
     wait_ns: Ns
     work_tokens: int
     tier: str
+    attainment: float | None = None
 
 
 class GateAnswer(NamedTuple):
@@ -75,4 +77,5 @@ def gated_record(answer: GateAnswer) -> Gated:
         queued_tokens=inputs.queued_tokens,
         wait_ns=inputs.wait_ns,
         work_tokens=inputs.work_tokens,
+        attainment=inputs.attainment,
     )

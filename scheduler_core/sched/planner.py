@@ -44,6 +44,7 @@ class StepBuilder:
         self._publishes = policy.prefix_cache and policy.publish is Publish.AT_GRANT
         self._vacates_blocks = policy.slots is not None and policy.slots.for_blocks
         self._closes = policy.slots is None and not policy.admits_without_budget
+        self._by_phase = limits.by_phase
         self._keeps = policy.preemption is not None and policy.preemption.keeps
         self.grants: dict[int, Grant] = {}
         self.decoders = 0  # members of the cohort served in this step
@@ -54,7 +55,7 @@ class StepBuilder:
     def build(self, now_ns: Ns) -> None:
         """Fill `grants` anew, changing the state as if they were under way."""
         view = self._view
-        view.now_ns, view.budget_left = now_ns, self._budget
+        view.now_ns, view.budget_left, view.decodes = now_ns, self._budget, 0
         if self.state.aged is not None:
             self.state.aged.begin(now_ns)
         for observer in self.policy.observers:
@@ -182,6 +183,7 @@ class StepBuilder:
         revoked = self.grants.pop(victim.id, None)
         if revoked is not None:
             self._view.budget_left += revoked.length
+            self._view.decodes -= self._by_phase and revoked.phase is _DECODE
         served = self.decoders > 0 and victim.joined != APART
         if served:
             self.decoders -= 1
@@ -353,9 +355,10 @@ class StepBuilder:
         covered = head.granted if lodged else found * size
         want = head.known - covered
         limits, view = self.policy.limits, self._view
-        length = first_length(head, want, most=self._limit(head, want, view), left=view.budget_left, limits=limits)
+        most = self._limit(head, want, view)
+        length = first_length(head, want, most=most, left=view.budget_left, limits=limits)
         if length == 0 and not self.policy.admits_without_budget:
-            return Deferral(_NO_BUDGET, min(want, self._budget), self._view.budget_left)
+            return Deferral(_NO_BUDGET, min(want, self._budget), min(most, self._view.budget_left))
         reserve = -(-self.policy.reserve.tokens(head) // size) - found
         free = memory.free - (memory.idle(hits) if hits and not lodged else 0)
         deferral = self.policy.admission.decide(reserve, free - memory.pledged, self._view)
@@ -404,6 +407,8 @@ class StepBuilder:
         start, phase = request.granted, request.phase()
         samples = request.grant(length) if request.answers else request.fill(length)
         self._view.budget_left -= length
+        if self._by_phase and phase is _DECODE:
+            self._view.decodes += 1
         hit = request.hit_tokens if first else 0
         self.grants[request.id] = Grant(request.id, request.epoch, start, length, blocks, samples, phase, hit)
         if self._publishes:

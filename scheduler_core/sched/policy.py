@@ -181,6 +181,8 @@ class Preemption(Protocol):
 class Limits:
     """Plain numbers of a policy. ``token_budget`` is per step, all phases; ``queue_limit`` 0 means none.
 
+    ``by_phase``: the chunk rule goes by what a step has of each phase, so that decodes are served one by one.
+
     ``promises`` are those of tiers, by name. ``prefill_token_ns`` is what a prompt token is estimated to take.
     """
 
@@ -191,6 +193,7 @@ class Limits:
     model_length: int
     chunked: bool = True
     queue_limit: int = 0
+    by_phase: bool = False
     promises: Mapping[str, Promise] = field(default_factory=dict)
     prefill_token_ns: float = DEFAULT_PREFILL_TOKEN_NS
 
@@ -233,6 +236,8 @@ class PolicySet:
     @property
     def groups_decodes(self) -> bool:
         """Whether running requests may advance together: not where a part has to hear of, or look at, each one."""
+        if self.limits.by_phase:
+            return False
         told = self.account is not None or self.watch is not None or bool(self.observers)
         looks = self.victim.reads_progress or (self.slots is not None and self.slots.reads_progress)
         return not told and not looks

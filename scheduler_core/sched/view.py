@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol
 
+from scheduler_core.types.plan import Phase
 from scheduler_core.types.time import Ns
 
 
@@ -51,6 +52,8 @@ class RequestView(Protocol):
     def preemptions(self) -> int: ...
     @property
     def prefilling(self) -> bool: ...
+    def phase(self) -> Phase:
+        """What its next grant is for."""
 
 
 class Beginnings(Protocol):
@@ -76,6 +79,10 @@ class View(Protocol):
     def now_ns(self) -> Ns: ...
     @property
     def budget_left(self) -> int: ...
+    @property
+    def decodes(self) -> int:
+        """Decodes granted in this step so far, where the policy's limits go by phase; else 0."""
+
     @property
     def free_blocks(self) -> int: ...
     @property

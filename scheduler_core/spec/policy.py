@@ -137,6 +137,13 @@ class BatchSection(Spec):
 
     size: PositiveInt | None = Field(None, le=65_536, description="Most requests running at once.")
     token_budget: PositiveInt | None = Field(None, description="Most tokens computed in one step, all phases.")
+    prefill_budget: PositiveInt | None = Field(
+        None, description="Most prompt tokens computed in one step, all requests together. Absent: as token_budget."
+    )
+    decode_budget: PositiveInt | None = Field(
+        None,
+        description="Most requests that decode in one step, those admitted first; the others hold still. Absent: all.",
+    )
     chunked_prefill: bool | None = Field(None, description="Whether a prompt may be computed over several steps.")
     long_prefill_cap: int | None = Field(
         None, ge=0, description="Most prompt tokens one request gets in a step while others are there; 0 is no cap."
@@ -207,9 +214,30 @@ class FeedbackSection(Spec):
         description="Adaptive chunk: prompt tokens beside decodes shrink by a quarter after a step longer than this, "
         "and grow by a sixteenth of the budget after one that was not.",
     )
+    attainment: Share | None = Field(
+        None,
+        description="Adaptive admission: newcomers are rejected while more requests wait than an allowance, which "
+        "shrinks to three quarters of what waited when fewer first tokens than this kept their promise, and grows by a "
+        "sixteenth when they did. Needs a tier with ttft_ms.",
+    )
+    watermark: Share | None = Field(
+        None,
+        description="Adaptive watermark: blocks kept free when a request is admitted beside running ones double, up to "
+        "this share of the pool, after rounds in which requests came back that had lost theirs, and shrink otherwise.",
+    )
+    window: PositiveInt | None = Field(
+        None,
+        le=10_000,
+        description="attainment and watermark look at this many rounds together, and once in as many. Absent: 64.",
+    )
     lag: PositiveInt | None = Field(
         None, le=1000, description="The newest round that may be looked at ended this many rounds ago. Absent: 1."
     )
+
+    @property
+    def adapts(self) -> bool:
+        """Whether anything looks at the last rounds."""
+        return self.step_ms is not None or bool(self.attainment) or bool(self.watermark)
 
 
 class PredictSection(Spec):

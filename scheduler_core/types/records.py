@@ -102,6 +102,7 @@ class Gated:
     queued_tokens: int
     wait_ns: Ns
     work_tokens: int
+    attainment: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
