@@ -96,16 +96,7 @@ class LastRounds:
 
     def figures(self) -> Figures | None:
         """What may be known by now; None while no round is old enough."""
-        if not self._seen:
-            return None
-        sums = self._sums
-        return Figures(
-            self._seen[-1][0],
-            sums.kept / sums.promised if sums.promised else None,
-            sums.waited_ns / sums.served if sums.served else None,
-            sums.waiting / len(self._seen),
-            sums.restarts,
-        )
+        return self._figures(self._seen[-1][0]) if self._seen else None
 
     def begun(self, now_ns: Ns) -> None:
         """A step is about to be planned: the one before it has ended as a round, if somebody of it is left."""
@@ -143,6 +134,16 @@ class LastRounds:
             if outcome in _MISSED and not request.emitted and self._promised_ns(request, 0) is not None:
                 self._tally.promised += 1
 
+    def _figures(self, newest: Round) -> Figures:
+        sums = self._sums
+        return Figures(
+            newest,
+            sums.kept / sums.promised if sums.promised else None,
+            sums.waited_ns / sums.served if sums.served else None,
+            sums.waiting / len(self._seen),
+            sums.restarts,
+        )
+
     def _show(self) -> None:
         """One more round is old enough to be looked at."""
         what, tally = self._hidden.popleft()
@@ -150,8 +151,8 @@ class LastRounds:
         self._sums.add(tally)
         if len(self._seen) > self._window:
             self._sums.add(self._seen.popleft()[1], -1)
-        figures = self.figures()
-        for part in self.parts if figures is not None else ():
+        figures = self._figures(what)
+        for part in self.parts:
             part.adapt(figures)
 
     def _note_starts(self, fresh: list[Grant], view: View) -> None:
