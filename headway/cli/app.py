@@ -11,7 +11,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-trace = typer.Typer(help="Look at trace files.", no_args_is_help=True, rich_markup_mode=None)
+trace = typer.Typer(help="Look at trace files, and make them.", no_args_is_help=True, rich_markup_mode=None)
 
 app.command("play")(local.play)
 app.command("judge")(judge.judge)
@@ -25,6 +25,7 @@ app.command("calibrate")(local.calibrate)
 app.command("profiles")(profiles.profiles)
 trace.command("inspect")(local.trace_inspect)
 trace.command("convert")(traces.convert)
+trace.command("draw")(traces.draw)
 app.add_typer(trace, name="trace")
 app.command("login")(remote.login)
 app.command("submit")(remote.submit)

@@ -1,4 +1,4 @@
-"""Trace files out of logs."""
+"""Trace files out of logs and fitted clients."""
 
 import json
 import secrets
@@ -9,6 +9,7 @@ import typer
 
 from headway.cli.output import say
 from headway.config import config_file
+from scheduler_core.workload.logs.rows import ReadLog
 
 
 def convert(
@@ -24,17 +25,40 @@ def convert(
     ],
 ) -> None:
     """Make a trace of a log. Prompt text becomes salted block identities and never leaves this machine."""
-    from scheduler_core.files import whole
     from scheduler_core.verdict.wording import share
     from scheduler_core.workload.logs.readers import read_log
 
     found = read_log(log, kind, salt=_salt())
-    with whole(trace) as unfinished:
-        unfinished.write_text("".join(f"{line}\n" for line in found.lines()), encoding="utf-8")
     for reason, count in found.skipped.items():
         say(f"left out: {count} {reason}")
     if found.observed_hit_share is not None:
         say(f"the server found {share(found.observed_hit_share)} of the prompt tokens in its prefix cache")
+    _write(found, trace)
+
+
+def draw(
+    clients: Annotated[Path, typer.Argument(help="Folder of NAME-trace.csv and NAME-dataset.json[.gz].")],
+    trace: Annotated[Path, typer.Argument(help="Trace file to write, JSON lines.")],
+    *,
+    start_s: Annotated[int, typer.Option("--from-s", min=0, help="Second of the clients' time to begin at.")] = 0,
+    length_s: Annotated[int, typer.Option("--for-s", min=1, help="Seconds to draw.")] = 3600,
+    rate_scale: Annotated[float, typer.Option(min=1e-9, help="Multiply every rate.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed draws the same requests everywhere.")] = 0,
+) -> None:
+    """Draw a trace from fitted clients (ServeGen's form); each client is a tenant."""
+    from scheduler_core.workload.clients import Span, draw_requests, read_clients
+    from scheduler_core.workload.logs.rows import in_order
+
+    span = Span(start_s, length_s, rate_scale)
+    _write(in_order(draw_requests(read_clients(clients), span, seed=seed), {}, str(clients)), trace)
+
+
+def _write(found: ReadLog, trace: Path) -> None:
+    """The trace file, and the section of a workload that names it."""
+    from scheduler_core.files import whole
+
+    with whole(trace) as unfinished:
+        unfinished.write_text("".join(f"{line}\n" for line in found.lines()), encoding="utf-8")
     say(f"wrote {len(found.requests)} requests to {trace}")
     setting: dict[str, Any] = {"file": str(trace), "format": "jsonl", "time_unit": "s", "columns": found.columns}
     if found.block_size is not None:

@@ -86,6 +86,19 @@ def gamma(shape: float) -> Table:
         return _table(cumulative, [Decimal(0), *values], mean=Decimal(1))
 
 
+@lru_cache(maxsize=32)
+def weibull(shape: float) -> Table:
+    """Weibull distribution of mean 1 and the given shape: ``E ** (1 / shape)``, scaled, of a unit exponential ``E``.
+
+    The grid is even in ``ln E``, from 1e-13 out to the 2**-64 tail; below it the mass is spread linearly from 0.
+    """
+    with localcontext(_CONTEXT):
+        low, high = Decimal("1e-13").ln(), Decimal("44.4").ln()
+        grid = [low + (high - low) * place / CELLS for place in range(CELLS + 1)]
+        cumulative = [Decimal(0), *(1 - (-y.exp()).exp() for y in grid)]
+        return _table(cumulative, [Decimal(0), *((y / Decimal(shape)).exp() for y in grid)], mean=Decimal(1))
+
+
 @lru_cache(maxsize=1)
 def _normal() -> tuple[list[Decimal], list[Decimal]]:
     """Standard normal: cumulative areas (not normalised) and grid, out to the 2**-64 tails."""
