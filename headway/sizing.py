@@ -96,7 +96,7 @@ def capacity_rps(policy: PolicySpec, plan: ArrivalPlan, machine: Machine) -> flo
 
     Taken between the 10th and the 90th hundredth of completions: neither filling up nor draining counts.
     """
-    burst = [replace(request, arrival_ns=0, after=None) for request in plan.requests]
+    burst = [replace(request, arrival_ns=0, after=()) for request in plan.requests]
     finished = simulate(policy, burst, machine).finished_s
     low, high = len(finished) // 10, len(finished) * 9 // 10
     if high - low < 2 or finished[high] <= finished[low]:

@@ -213,7 +213,7 @@ def busiest(requests: tuple[PlannedRequest, ...]) -> tuple[float, float]:
     """(requests, output tokens) per second in the busiest second of planned arrivals; tokens as if made at once."""
     by_second: dict[int, tuple[int, int]] = {}
     for request in requests:
-        if request.after is None:
+        if not request.after:
             second = request.arrival_ns // NS_PER_S
             count, tokens = by_second.get(second, (0, 0))
             by_second[second] = (count + 1, tokens + request.output_tokens)

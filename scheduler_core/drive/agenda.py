@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scheduler_core.drive.cuts import ARRIVE, CANCEL, CacheResetAt, Due, cuts_of
 from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.dependencies import dependents_of
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.time import Ns
 
 
 class Agenda:
-    """Events by (time, kind, index). A request with ``after`` is due once that request has ended."""
+    """Events by (time, kind, index). A request with ``after`` is due once all those requests have ended."""
 
     def __init__(
         self,
@@ -24,15 +25,8 @@ class Agenda:
         if len(self.requests) != len(requests):
             raise CallerError("two planned requests have one index")
         self._patience = patience
-        self._dependents: dict[int, list[PlannedRequest]] = {}
-        self._heap: list[Due] = []
-        for request in requests:
-            if request.after is None:
-                self._heap.append(Due(request.arrival_ns, ARRIVE, request.index))
-            elif request.after in self.requests:
-                self._dependents.setdefault(request.after, []).append(request)
-            else:
-                raise CallerError(f"request {request.index} waits for {request.after}, which is not in the plan")
+        self._dependents = dependents_of(requests)
+        self._heap = [Due(request.arrival_ns, ARRIVE, request.index) for request in requests if not request.after]
         self._heap.extend(Due(at_ns, CANCEL, request) for request, at_ns in cancels)
         self._heap.extend(reset.due() for reset in resets)
         heapq.heapify(self._heap)
@@ -44,9 +38,9 @@ class Agenda:
             heapq.heappush(self._heap, due)
 
     def ended(self, request: int, at_ns: Ns) -> None:
-        """``request`` is over: those that wait for it arrive after their think time."""
-        for dependent in self._dependents.pop(request, ()):
-            heapq.heappush(self._heap, Due(at_ns + dependent.arrival_ns, ARRIVE, dependent.index))
+        """``request`` is over: those that waited for it alone arrive after their think time."""
+        for due_ns, dependent in self._dependents.ended(request, at_ns):
+            heapq.heappush(self._heap, Due(due_ns, ARRIVE, dependent.index))
 
     def next_ns(self) -> Ns | None:
         """When the next event is due, or None."""

@@ -27,7 +27,7 @@ def due_from(requests: Sequence[PlannedRequest], at_ns: Ns) -> int:
     soonest: dict[int, Ns] = {}
     first = 0
     for request in sorted(requests, key=lambda request: request.index):
-        before = 0 if request.after is None else soonest.get(request.after, 0)
+        before = max((soonest.get(parent, 0) for parent in request.after), default=0)
         soonest[request.index] = before + request.arrival_ns
         if soonest[request.index] < at_ns:
             first = request.index + 1

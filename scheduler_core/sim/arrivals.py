@@ -4,6 +4,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.dependencies import Dependents, dependents_of
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.time import NEVER, Ns
 
@@ -16,16 +17,14 @@ class ArrivalStream:
     """
 
     def __init__(self, requests: Iterable[PlannedRequest]) -> None:
-        self._dependents: dict[int, list[PlannedRequest]] = {}
+        self._dependents = Dependents()
         self._due: list[tuple[Ns, int, PlannedRequest]] = []
         self.independent = True
         if isinstance(requests, Sequence):
-            for request in requests:
-                if request.after is not None:
-                    self._dependents.setdefault(request.after, []).append(request)
-                    self.independent = False
+            self._dependents = dependents_of(requests)
+            self.independent = not self._dependents
             requests = sorted(
-                (request for request in requests if request.after is None), key=lambda r: (r.arrival_ns, r.index)
+                (request for request in requests if not request.after), key=lambda r: (r.arrival_ns, r.index)
             )
         self._source = iter(requests)
         self._last: Ns = 0
@@ -46,11 +45,11 @@ class ArrivalStream:
         return taken
 
     def ended(self, request: int, at_ns: Ns) -> None:
-        """``request`` is over: those that wait for it arrive after their think time."""
+        """``request`` is over: those that waited for it alone arrive after their think time."""
         if self.independent:
             return
-        for dependent in self._dependents.pop(request, ()):
-            heapq.heappush(self._due, (at_ns + dependent.arrival_ns, dependent.index, dependent))
+        for due_ns, dependent in self._dependents.ended(request, at_ns):
+            heapq.heappush(self._due, (due_ns, dependent.index, dependent))
         if self._next is not None:
             heapq.heappush(self._due, (self._next[0], self._next[1].index, self._next[1]))
             self._next = None
@@ -60,7 +59,7 @@ class ArrivalStream:
         """Make the earliest of stream and dependents the next one."""
         request = next(self._source, None)
         if request is not None:
-            if request.after is not None or request.arrival_ns < self._last:
+            if request.after or request.arrival_ns < self._last:
                 raise CallerError(f"request {request.index}: a stream must be in order of arrival, without dependents")
             self._last = request.arrival_ns
         if self.independent:

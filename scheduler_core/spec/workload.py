@@ -195,6 +195,21 @@ class Columns(Spec):
     tier: str | None = None
     session: str | None = None
     prefix_blocks: str | None = None
+    id: str | None = Field(None, description="A name of the row, by which others wait for it.")
+    parents: str | None = Field(
+        None,
+        description="Ids of the rows that must have ended before this one is sent: a list in JSON lines, separated by "
+        "spaces or semicolons in CSV. Its arrival then only tells its place.",
+    )
+    think: str | None = Field(None, description="Time between the last parent's end and this row, in time_unit.")
+
+    @model_validator(mode="after")
+    def _ids_for_parents(self) -> Self:
+        if self.parents is not None and self.id is None:
+            raise ValueError("parents: they are named by id; say which column holds it")
+        if self.think is not None and self.parents is None:
+            raise ValueError("think: it counts from the end of parents; say which column holds them")
+        return self
 
 
 class Trace(Spec):

@@ -44,7 +44,7 @@ def traffic(kind: str, seed: int, count: int = 30) -> list[PlannedRequest]:
         prompt = draw("prompt", index, 1, 120)
         if kind == "turns" and index % 3:
             requests.append(
-                request(index, prompt, output, at_ms=draw("think", index, 0, 20), after=index - 1, **changes)
+                request(index, prompt, output, at_ms=draw("think", index, 0, 20), after=(index - 1,), **changes)
             )
         else:
             requests.append(request(index, prompt, output, at_ms=at_ms, **changes))

@@ -9,8 +9,8 @@ from scheduler_core.types.time import Ns
 class PlannedRequest:
     """One row of an arrival plan; integers only, so its digest is the same everywhere.
 
-    Either ``after`` is None and ``arrival_ns`` is absolute from the start of the run, or ``after`` is the index of
-    the request whose end this one waits for and ``arrival_ns`` is the think time added to that end.
+    Either ``after`` is empty and ``arrival_ns`` is absolute from the start of the run, or ``after`` are the indices of
+    the requests whose ends this one waits for and ``arrival_ns`` is the think time added to the last of them.
 
     ``output_tokens`` is the true length. It goes to executors only: schedulers are given a `RequestSpec`, which knows
     the declared ``output_limit`` and nothing else about the answer.
@@ -33,7 +33,7 @@ class PlannedRequest:
     tier: str = "default"
     session: int | None = None
     turn: int = 0
-    after: int | None = None
+    after: tuple[int, ...] = ()
     prefix_blocks: tuple[int, ...] = ()
     priority: int = 0
     cancel_ns: Ns | None = None

@@ -66,13 +66,13 @@ class Conversations:
             ids = blocks[session][: -(-prompt // prefixes.block_size)]
             yield Slot(at, prompt, outputs[index], session, after, session, turn, ids)
 
-    def _release(self, session: int, turn: int, index_of: dict[tuple[int, int], int]) -> tuple[int, int | None]:
+    def _release(self, session: int, turn: int, index_of: dict[tuple[int, int], int]) -> tuple[int, tuple[int, ...]]:
         if turn:
-            return self._think, index_of[session, turn - 1]
+            return self._think, (index_of[session, turn - 1],)
         if self._closed is None or session < self._closed.concurrency:
-            return self._starts[session], None
+            return self._starts[session], ()
         before = session - self._closed.concurrency
-        return ns_from_s(self._closed.think_s), index_of[before, self._turns[before] - 1]
+        return ns_from_s(self._closed.think_s), (index_of[before, self._turns[before] - 1],)
 
     def _contexts(
         self, order: list[tuple[int, int]], prompts: "array[int]", outputs: "array[int]"

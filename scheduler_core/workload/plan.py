@@ -51,7 +51,7 @@ class ArrivalPlan:
     def _rows(self) -> Iterator[str]:
         for r in self.requests:
             values = [r.index, r.arrival_ns, r.prompt_tokens, r.output_tokens, r.output_limit, r.seed, r.tenant]
-            values += [r.tier, r.session, r.turn, r.after, list(r.prefix_blocks), r.priority]
+            values += [r.tier, r.session, r.turn, _written(r.after), list(r.prefix_blocks), r.priority]
             if r.cancel_ns is not None:
                 values.append(r.cancel_ns)
             yield json.dumps(values, separators=(",", ":"), ensure_ascii=True)
@@ -85,6 +85,11 @@ class ArrivalPlan:
         return plan
 
 
+def _written(after: tuple[int, ...]) -> int | list[int] | None:
+    """What a request waits for, as rows have it: nothing, one number, or a list of several."""
+    return None if not after else after[0] if len(after) == 1 else list(after)
+
+
 def _request(*values: Any) -> PlannedRequest:
     """One row of a plan file; `ValueError` or `TypeError` when it is none."""
     index, arrival_ns, prompt, output, limit, seed, tenant, tier, session, turn, after, *rest = values
@@ -100,7 +105,7 @@ def _request(*values: Any) -> PlannedRequest:
         tier,
         session,
         turn,
-        after,
+        () if after is None else (after,) if isinstance(after, int) else tuple(after),
         tuple(prefix_blocks),
         priority,
         cancel_ns,

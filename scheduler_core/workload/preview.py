@@ -20,7 +20,7 @@ def preview(plan: ArrivalPlan) -> dict[str, Any]:
     (``dependent``), so when they come is known only from a run. ``rate_rps`` is ``(timed - 1) / span_s``, None without
     a span.
     """
-    times = [request.arrival_ns for request in plan.requests if request.after is None]
+    times = [request.arrival_ns for request in plan.requests if not request.after]
     span_ns = max(times, default=0)
     groups, _ = same_instants(sorted(times))
     prompts = [request.prompt_tokens for request in plan.requests]

@@ -80,8 +80,10 @@ def _slots(
         session = data.sessions[row] if data.sessions is not None else -1
         blocks = -(-prompt // prefixes.block_size)
         ids = prefixes.ids(index, prompt) if data.blocks is None else data.blocks.of(row)[:blocks]
+        after = _parents(data, row, range(first, first + len(outputs)))
         yield Slot(
-            arrival_ns=time_of(index),
+            arrival_ns=time_of(index) if data.parents is None or not after else data.parents.think_ns[row],
+            after=after,
             prompt_tokens=prompt,
             output_tokens=output,
             who=index if session < 0 else len(data) + session,
@@ -91,6 +93,13 @@ def _slots(
             tenant=data.tenants.of(row) if data.tenants is not None else None,
             tier=data.tiers.of(row) if data.tiers is not None else None,
         )
+
+
+def _parents(data: TraceData, row: int, played: range) -> tuple[int, ...]:
+    """The played rows that a row waits for; those that lie elsewhere are taken to have ended."""
+    if data.parents is None:
+        return ()
+    return tuple(parent - played.start for parent in data.parents.of(row) if parent in played)
 
 
 def _clock(trace: Trace, data: TraceData, first: int, count: int) -> Callable[[int], int]:

@@ -27,7 +27,7 @@ class Slot(NamedTuple):
     prompt_tokens: int
     output_tokens: int
     who: int
-    after: int | None = None
+    after: tuple[int, ...] = ()
     session: int | None = None
     turn: int = 0
     prefix_blocks: tuple[int, ...] = ()

@@ -63,6 +63,6 @@ def _closed(
     assert arrivals.closed is not None
     users, think = arrivals.closed.concurrency, ns_from_s(arrivals.closed.think_s)
     for index, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
-        after = index - users if index >= users else None
-        at = 0 if after is None else think
+        after = (index - users,) if index >= users else ()
+        at = think if after else 0
         yield Slot(at, prompt, output, index, after=after, prefix_blocks=prefixes.ids(index, prompt))

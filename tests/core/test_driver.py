@@ -49,7 +49,7 @@ class FlakyExecutor(SimulatedExecutor):
 
 def test_a_next_turn_arrives_a_think_time_after_the_answer() -> None:
     """Turn 1: 10 tokens at 1 ms a step, ends at 10 ms; turn 2 thinks 5 ms, so it arrives at 15."""
-    turns = [request(0, 8, 10), request(1, 20, 2, at_ms=5, after=0, session=1, turn=1)]
+    turns = [request(0, 8, 10), request(1, 20, 2, at_ms=5, after=(0,), session=1, turn=1)]
     played = play(VLLM, turns)
     arrivals = {record.request: record.at_ns for record in played.sink.of(Arrived)}
     assert arrivals == {0: 0, 1: ns_from_ms(15)}
@@ -57,7 +57,7 @@ def test_a_next_turn_arrives_a_think_time_after_the_answer() -> None:
 
 
 def test_a_refused_turn_still_releases_the_next() -> None:
-    turns = [request(0, 999_999, 1), request(1, 5, 1, at_ms=3, after=0)]
+    turns = [request(0, 999_999, 1), request(1, 5, 1, at_ms=3, after=(0,))]
     played = play(VLLM, turns)
     assert played.report.outcomes == {"rejected": 1, "finished": 1}
 

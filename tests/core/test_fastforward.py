@@ -238,7 +238,8 @@ def build(rows: Any, scale: Any) -> Any:
         changes = {"output_limit": output + above, "priority": priority, "tenant": f"t{priority}"}
         changes["prefix_blocks"] = tuple(range(shared))
         if dependent and index:
-            requests.append(request(index, prompt, output, at_ms=gap, after=index // 2, **changes))
+            after = (index // 2, index - 1) if above % 2 else (index // 2,)  # one is waited for, or two
+            requests.append(request(index, prompt, output, at_ms=gap, after=after, **changes))
         else:
             requests.append(request(index, prompt, output, at_ms=at, **changes))
     return requests

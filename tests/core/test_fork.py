@@ -112,7 +112,7 @@ def test_another_pool_is_refused() -> None:
 def test_what_is_due_from_a_moment_on() -> None:
     """Arrivals at 0, 10 and 20 ms; 3 comes at least 15 ms after 1, so not before 25; 4 only 2 ms after 0."""
     plan = [request(0, 5, 1), request(1, 5, 1, at_ms=10), request(2, 5, 1, at_ms=20),
-            request(3, 5, 1, at_ms=15, after=1)]  # fmt: skip
+            request(3, 5, 1, at_ms=15, after=(1,))]  # fmt: skip
     assert [due_from(plan, ns_from_ms(at)) for at in (0, 1, 11, 20, 21, 25, 26)] == [0, 1, 2, 2, 3, 3, 4]
 
 

@@ -192,7 +192,7 @@ def closed_loop(users: int, rounds: int, think_ms: float) -> list[PlannedRequest
     for turn in range(rounds):
         for user in range(users):
             index = turn * users + user
-            after = index - users if turn else None
+            after = (index - users,) if turn else ()
             at = round(think_ms * NS_PER_MS) if turn else 0
             requests.append(PlannedRequest(index, at, 16, 4, 4, seed=index, after=after))
     return requests
@@ -210,7 +210,7 @@ def test_a_closed_loop_waits_for_answers(tmp_path: Path) -> None:
 
 def conversation() -> list[PlannedRequest]:
     first = PlannedRequest(0, 0, 32, 5, 5, seed=1, session=1, turn=0, prefix_blocks=(7, 8))
-    later = PlannedRequest(1, 0, 53, 5, 5, seed=2, session=1, turn=1, after=0, prefix_blocks=(7, 8, 9, 10))
+    later = PlannedRequest(1, 0, 53, 5, 5, seed=2, session=1, turn=1, after=(0,), prefix_blocks=(7, 8, 9, 10))
     return [first, later]
 
 
@@ -244,6 +244,15 @@ def test_prompts_share_what_the_plan_shares_and_no_two_runs_share_anything(tmp_p
     assert a[:16] != runs[1].truth[0]["ids"][:16]
 
 
+def test_what_comes_together_again_is_not_split_apart() -> None:
+    """Two chains and a third on its own; request 4 waits for both chains, and stands after all of them."""
+    after = {2: (0,), 3: (1,), 4: (2, 3)}
+    requests = [
+        PlannedRequest(index, 0, 16, 4, 4, seed=index, after=after.get(index, ())) for index in (0, 1, 5, 2, 3, 4)
+    ]
+    assert [[r.index for r in part] for part in split(requests, 3)] == [[0, 1, 2, 3, 4], [5]]
+
+
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_a_plan_is_split_along_its_dependencies(processes: int) -> None:
     requests = closed_loop(5, 4, 1)
@@ -251,7 +260,7 @@ def test_a_plan_is_split_along_its_dependencies(processes: int) -> None:
     assert sorted(r.index for part in parts for r in part) == list(range(20))
     for part in parts:
         inside = {request.index for request in part}
-        assert all(request.after is None or request.after in inside for request in part)
+        assert all(set(request.after) <= inside for request in part)
 
 
 def test_two_processes_tell_one_story(tmp_path: Path) -> None:

@@ -80,12 +80,12 @@ def test_laws_of_every_plan(data: dict[str, Any]) -> None:
     """Dense indices, rising own arrivals, dependencies that come before, limits that hold, ids within the prompt."""
     requests = frozen(data).requests
     assert [request.index for request in requests] == list(range(data["requests"]))
-    own = [request.arrival_ns for request in requests if request.after is None]
+    own = [request.arrival_ns for request in requests if not request.after]
     assert own == sorted(own) and own[0] >= 0
-    waited_for = [request.after for request in requests if request.after is not None]
+    waited_for = [request.after for request in requests if request.after]
     assert len(set(waited_for)) == len(waited_for), "an answer releases one request"
     for request in requests:
-        assert request.after is None or 0 <= request.after < request.index
+        assert all(0 <= parent < request.index for parent in request.after)
         assert request.arrival_ns >= 0
         assert 1 <= request.output_tokens <= request.output_limit
         assert request.prompt_tokens >= 1
@@ -109,7 +109,7 @@ def test_laws_of_sessions(data: dict[str, Any]) -> None:
         assert [request.turn for request in session] == list(range(len(session)))
         assert len({(request.tenant, request.tier) for request in session}) == 1
         for before, request in pairwise(session):
-            assert request.after == before.index
+            assert request.after == (before.index,)
             assert request.arrival_ns == round(data["sessions"]["think_s"] * NS_PER_S)
             assert request.prompt_tokens > before.prompt_tokens + before.output_tokens
             assert request.prefix_blocks[: len(before.prefix_blocks)] == before.prefix_blocks
@@ -123,8 +123,8 @@ def test_closed_loop_by_hand() -> None:
     """Three users: requests 0-2 at once, then each user's next half a second after their last answer."""
     requests = frozen(SPECS["closed"] | {"requests": 8}).requests
     assert [(request.after, request.arrival_ns) for request in requests] == [
-        *[(None, 0)] * 3,
-        *[(index, NS_PER_S // 2) for index in range(5)],
+        *[((), 0)] * 3,
+        *[((index,), NS_PER_S // 2) for index in range(5)],
     ]
 
 
@@ -145,12 +145,12 @@ def test_open_sessions_by_hand() -> None:
     )
     rows = [(r.session, r.turn, r.after, r.arrival_ns, r.prompt_tokens, r.prefix_blocks) for r in plan.requests]
     assert rows == [
-        (0, 0, None, 0, 100, (0, 1)),
-        (0, 1, 0, 300_000_000, 220, (0, 1, 2, 3, 4)),
-        (1, 0, None, NS_PER_S, 100, (5, 6)),
-        (1, 1, 2, 300_000_000, 220, (5, 6, 7, 8, 9)),
-        (2, 0, None, 2 * NS_PER_S, 100, (10, 11)),
-        (2, 1, 4, 300_000_000, 220, (10, 11, 12, 13, 14)),
+        (0, 0, (), 0, 100, (0, 1)),
+        (0, 1, (0,), 300_000_000, 220, (0, 1, 2, 3, 4)),
+        (1, 0, (), NS_PER_S, 100, (5, 6)),
+        (1, 1, (2,), 300_000_000, 220, (5, 6, 7, 8, 9)),
+        (2, 0, (), 2 * NS_PER_S, 100, (10, 11)),
+        (2, 1, (4,), 300_000_000, 220, (10, 11, 12, 13, 14)),
     ]
 
 
@@ -166,13 +166,13 @@ def test_closed_sessions_by_hand() -> None:
     )
     rows = [(r.session, r.turn, r.after, r.arrival_ns // NS_PER_S) for r in plan.requests]
     assert rows == [
-        (0, 0, None, 0),
-        (1, 0, None, 0),
-        (0, 1, 0, 1),
-        (1, 1, 1, 1),
-        (2, 0, 2, 5),
-        (3, 0, 3, 5),
-        (2, 1, 4, 1),
+        (0, 0, (), 0),
+        (1, 0, (), 0),
+        (0, 1, (0,), 1),
+        (1, 1, (1,), 1),
+        (2, 0, (2,), 5),
+        (3, 0, (3,), 5),
+        (2, 1, (4,), 1),
     ]
 
 

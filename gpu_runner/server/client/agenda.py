@@ -1,9 +1,10 @@
-"""What a shard has to send when: arrivals at absolute times, later turns once the one before has ended."""
+"""What a shard has to send when: arrivals at absolute times, others once those they wait for have ended."""
 
 import heapq
 from collections.abc import Sequence
 
 from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.dependencies import Dependents
 from scheduler_core.types.time import Ns
 
 
@@ -11,14 +12,15 @@ class SendAgenda:
     """Requests by intended send time."""
 
     def __init__(self, requests: Sequence[PlannedRequest]) -> None:
-        self._later: dict[int, list[PlannedRequest]] = {}
+        self._later = Dependents()
         self._heap: list[tuple[Ns, int, PlannedRequest]] = []
         known = {request.index for request in requests}
         for request in requests:
-            if request.after is None or request.after not in known:
-                self._heap.append((request.arrival_ns, request.index, request))
+            parents = [parent for parent in request.after if parent in known]
+            if parents:
+                self._later.add(request, parents)
             else:
-                self._later.setdefault(request.after, []).append(request)
+                self._heap.append((request.arrival_ns, request.index, request))
         heapq.heapify(self._heap)
         self.left = len(requests)
 
@@ -41,12 +43,12 @@ class SendAgenda:
         return [request for _, _, request in heapq.nsmallest(most, self._heap)]
 
     def ended(self, request: int, at_ns: Ns) -> list[PlannedRequest]:
-        """``request`` has ended: those that waited for it are due after their think time; they are returned."""
-        released = self._later.pop(request, [])
-        for later in released:
-            heapq.heappush(self._heap, (at_ns + later.arrival_ns, later.index, later))
-        return released
+        """``request`` has ended: those that waited for it alone are due after their think time; they are returned."""
+        released = self._later.ended(request, at_ns)
+        for due_ns, later in released:
+            heapq.heappush(self._heap, (due_ns, later.index, later))
+        return [later for _, later in released]
 
-    def waits_for(self, request: int) -> list[PlannedRequest]:
+    def waits_for(self, request: int) -> Sequence[PlannedRequest]:
         """Requests that wait for ``request``."""
-        return self._later.get(request, [])
+        return self._later.on(request)

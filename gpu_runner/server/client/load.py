@@ -102,17 +102,30 @@ class Load:
 
 def split(requests: Sequence[PlannedRequest], processes: int) -> list[tuple[PlannedRequest, ...]]:
     """The plan in at most ``processes`` parts; requests that wait for one another stay together, heads in turn."""
-    head_of: dict[int, int] = {}
+    head_of = _heads(requests)
     parts: list[list[PlannedRequest]] = [[] for _ in range(max(1, processes))]
-    heads = 0
+    part_of: dict[int, int] = {}
     for request in requests:
-        if request.after is None or request.after not in head_of:
-            head_of[request.index] = heads % len(parts)
-            heads += 1
-        else:
-            head_of[request.index] = head_of[request.after]
-        parts[head_of[request.index]].append(request)
+        part = part_of.setdefault(head_of[request.index], len(part_of) % len(parts))
+        parts[part].append(request)
     return [tuple(part) for part in parts if part]
+
+
+def _heads(requests: Sequence[PlannedRequest]) -> dict[int, int]:
+    """One request for all that are tied by waiting for one another, in whatever order they come."""
+    above = {request.index: request.index for request in requests}
+
+    def top(index: int) -> int:
+        while above[index] != index:
+            above[index] = above[above[index]]
+            index = above[index]
+        return index
+
+    for request in requests:
+        for parent in request.after:
+            if parent in above:
+                above[top(request.index)] = top(parent)
+    return {request.index: top(request.index) for request in requests}
 
 
 def usable_cores() -> int:

@@ -369,9 +369,9 @@ def _history(requests: tuple[PlannedRequest, ...]) -> dict[int, int]:
     by_index = {request.index: request for request in requests}
     found = {}
     for request in requests:
-        before = by_index.get(request.after) if request.after is not None else None
-        if before is not None and _next_turn(before, request):
-            found[request.index] = before.prompt_tokens + before.output_tokens
+        for before in map(by_index.get, request.after):
+            if before is not None and _next_turn(before, request):
+                found[request.index] = before.prompt_tokens + before.output_tokens
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.workload.traces.data import Rejected
 from scheduler_core.workload.traces.layouts import NAMED, Layout
+from scheduler_core.workload.traces.parents import ParentColumn
 from scheduler_core.workload.traces.values import RowError, block_ids, clock, instant, label, number, show, tokens
 
 MOST_PROBLEMS = 50
@@ -33,6 +34,7 @@ class Collector:
         self.tenants, self.tiers = LabelColumn(), LabelColumn()
         self.sessions, self.turns = array("q"), array("q")
         self.block_ids, self.block_starts = array("q"), array("q", [0])
+        self.parents = ParentColumn(layout) if layout.columns.parents else None
         self.rows = 0
         self.zero_output_rows = 0
         self.rejected: list[Rejected] = []
@@ -84,22 +86,26 @@ class Collector:
             self.zero_output_rows += 1
             if prompt == 0 or self._zero_output == "drop":
                 what = "no prompt and no output tokens" if prompt == 0 else "no output tokens"
+                if self.parents is not None:
+                    self.parents.skip(values)
                 self.rejected.append(Rejected(line, f"{what} (a failed call): left out"))
                 return
             output = 1
         if prompt == 0:
             raise RowError(f"{columns.prompt_tokens} is 0; an empty prompt cannot be sent")
-        self._take_extras(values, prompt)
+        self._take_extras(line, values, prompt)
         self.arrivals.append(at)
         self.prompts.append(prompt)
         self.outputs.append(output)
 
-    def _take_extras(self, values: Mapping[str, Any], prompt: int) -> None:
+    def _take_extras(self, line: int, values: Mapping[str, Any], prompt: int) -> None:
         """The optional columns; all are read before any is kept."""
         columns = self.layout.columns
         tenant = label(columns.tenant, values.get(columns.tenant)) if columns.tenant else None
         tier = label(columns.tier, values.get(columns.tier)) if columns.tier else None
         ids = self._ids(values, prompt) if columns.prefix_blocks else None
+        if self.parents is not None:
+            self.parents.add(line, values)
         if self.layout.has_sessions:
             session, turn = self._session(values)
             self.sessions.append(session)

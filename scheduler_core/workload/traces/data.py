@@ -35,6 +35,19 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True)
+class Parents:
+    """Rows that each row waits for: those of row ``r`` are ``rows[starts[r]:starts[r + 1]]``; and its think time."""
+
+    rows: "array[int]"
+    starts: "array[int]"
+    think_ns: "array[int]"
+
+    def of(self, row: int) -> tuple[int, ...]:
+        """The rows that a row waits for."""
+        return tuple(self.rows[self.starts[row] : self.starts[row + 1]])
+
+
+@dataclass(frozen=True, slots=True)
 class Rejected:
     """A row that is not played, by which rule."""
 
@@ -61,6 +74,7 @@ class TraceData:
     timed: bool = True
     block_size: int | None = None
     blocks: Blocks | None = None
+    parents: Parents | None = None
     tenants: Labels | None = None
     tiers: Labels | None = None
     sessions: "array[int] | None" = None
@@ -99,6 +113,8 @@ class TraceData:
                     text += f",{mark}{labels.of(row)!a}"
             if self.blocks is not None:
                 text += f",{self.blocks.of(row)}"
+            if self.parents is not None:
+                text += f",w{self.parents.of(row)},{self.parents.think_ns[row]}"
             yield text + "\n"
 
 

@@ -74,7 +74,8 @@ class Layout:
         columns = self.columns
         names = [columns.arrival] if self.timed else []
         names += [columns.prompt_tokens, columns.output_tokens, *self.ones]
-        names += [name for name in (columns.tenant, columns.tier, columns.session, columns.prefix_blocks) if name]
+        own = (columns.tenant, columns.tier, columns.session, columns.prefix_blocks)
+        names += [name for name in (*own, columns.id, columns.parents, columns.think) if name]
         names += self.needs
         if self.chat is not None:
             names += [self.chat.own, self.chat.parent, self.chat.turn]

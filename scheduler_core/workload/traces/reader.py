@@ -56,6 +56,7 @@ def _assemble(rows: Collector, layout: Layout, trace: Trace, lines: Lines, unrea
         timed=layout.timed,
         block_size=layout.block_size,
         blocks=_blocks(rows, order) if layout.columns.prefix_blocks else None,
+        parents=None if rows.parents is None else rows.parents.resolved(order),
         tenants=_labels(rows.tenants, order) if layout.columns.tenant else None,
         tiers=_labels(rows.tiers, order) if layout.columns.tier else None,
         sessions=sessions,
@@ -122,6 +123,8 @@ def _rules(rows: Collector, layout: Layout, trace: Trace, *, late: int, unread: 
         rules.append(f"{rows.zero_output_rows} rows without output tokens (failed calls) are {done}")
     if late:
         rules.append(f"{late} rows were earlier than the row above them: all rows are sorted by time")
+    if layout.columns.parents is not None:
+        rules.append("rows with parents are sent when the last of them has ended, after their think time")
     if layout.chat is not None:
         rules.append("turns of a conversation are replayed at their recorded times")
     if unread:

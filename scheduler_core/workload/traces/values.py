@@ -134,6 +134,17 @@ def block_ids(name: str, value: object, *, text: bool) -> tuple[int, ...]:
     return tuple(ids)  # type: ignore[arg-type]  # each was just checked
 
 
+def row_ids(name: str, value: object, *, text: bool) -> tuple[str, ...]:
+    """Ids of other rows: in CSV separated by spaces or semicolons, else one or a list; empty where there are none."""
+    if value is None:
+        return ()
+    if text:
+        values: list[object] = list(str(value).replace(";", " ").split())
+    else:
+        values = value if isinstance(value, list) else [value]
+    return tuple(dict.fromkeys(label(name, item) for item in values))
+
+
 def label(name: str, value: object) -> str:
     """The name of a tenant, tier or session."""
     text = "" if value is None else str(value).strip()
