@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler_core.cluster.cluster import Cluster, Member
+from scheduler_core.cluster.cluster import Cluster, Means, Member
 from scheduler_core.cluster.handoff import Handoffs, Ways
 from scheduler_core.cluster.links import Links
+from scheduler_core.cluster.load import Load
+from scheduler_core.cluster.migration import Field, MigrationRules, Migrations, Pick
 from scheduler_core.cluster.prefixes import PrefixIndex
 from scheduler_core.cluster.refusal import Pace, Refusal
 from scheduler_core.cluster.router import (
@@ -25,6 +27,7 @@ from scheduler_core.cluster.rules import Action, Emitter, Faults, Reserve, Rules
 from scheduler_core.cluster.scaling import ScaleRules
 from scheduler_core.policies.presets import Capacity, build_instance
 from scheduler_core.policies.resolving import resolve
+from scheduler_core.sched.instance import Instance
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.pools import PoolsSection
 from scheduler_core.spec.topology import Topology
@@ -59,21 +62,42 @@ def build_cluster(spec: PolicySpec, site: Site) -> Cluster:
     ]
     router = _ROUTERS[full.pools.route or "least_loaded"](full, members, site)
     look_every_ns = ns_from_ms(full.pools.look_every_ms or 0)
-    if full.pools.layout != "split":
-        refusal = _refusal(full.pools, site, range(len(members)), ())
-        scaling = _scaling(full.pools, site)
-        return Cluster(members, router, scaling=scaling, refusal=refusal, look_every_ns=look_every_ns)
-    prefill = frozenset(full.pools.prefill or ())
+    links = Links(
+        bytes_per_s=round(site.topology.link_gb_per_s * 1e9),
+        latency_ns=round(site.topology.link_latency_us * NS_PER_US),
+        shared=site.topology.link_shared,
+    )
+    prefill = frozenset(full.pools.prefill or ()) if full.pools.layout == "split" else frozenset()
     entries = [index for index, member in enumerate(members) if member.group in prefill]
     decoders = [index for index, member in enumerate(members) if member.group not in prefill]
-    return Cluster(
-        members,
-        router,
-        entries=entries,
-        handoffs=_handoffs(full.pools, members, decoders, site),
-        refusal=_refusal(full.pools, site, entries, decoders),
-        look_every_ns=look_every_ns,
+    ways = Ways(*_field(members, links), decoders, site.estimate)
+    means = Means(
+        links=links,
+        handoffs=_handoffs(full.pools, ways, site) if entries else None,
+        migrations=_migrations(full.pools, Field(*_field(members, links)), site),
+        refusal=_refusal(full.pools, site, entries or decoders, decoders if entries else ()),
+        scaling=None if entries else _scaling(full.pools, site),
     )
+    return Cluster(members, router, entries=entries, means=means, look_every_ns=look_every_ns)
+
+
+def _field(members: list[Member], links: Links) -> tuple[list[Instance], list[Load], Links]:
+    return [member.instance for member in members], [member.load for member in members], links
+
+
+def _migrations(pools: PoolsSection, field: Field, site: Site) -> Migrations | None:
+    asked = pools.migrate
+    if asked is None:
+        return None
+    rules = MigrationRules(
+        every_ns=ns_from_ms(asked.every_ms),
+        above=asked.above,
+        pick=Pick(asked.pick),
+        last_blocks=asked.last_blocks,
+        most_stages=asked.most_stages,
+        kv_bytes_per_token=site.topology.kv_bytes_per_token,
+    )
+    return Migrations(field, rules, _faults(site))
 
 
 def _refusal(pools: PoolsSection, site: Site, entries: Sequence[int], decoders: Sequence[int]) -> Refusal | None:
@@ -99,19 +123,7 @@ def _scaling(pools: PoolsSection, site: Site) -> ScaleRules | None:
     )
 
 
-def _handoffs(pools: PoolsSection, members: list[Member], decoders: Sequence[int], site: Site) -> Handoffs:
-    topology = site.topology
-    ways = Ways(
-        instances=[member.instance for member in members],
-        loads=[member.load for member in members],
-        decoders=decoders,
-        links=Links(
-            bytes_per_s=round(topology.link_gb_per_s * 1e9),
-            latency_ns=round(topology.link_latency_us * NS_PER_US),
-            shared=topology.link_shared,
-        ),
-        estimate=site.estimate,
-    )
+def _handoffs(pools: PoolsSection, ways: Ways, site: Site) -> Handoffs:
     rules = Rules(
         prefer=pools.handoff or "transfer",
         budget_ns=None if pools.handoff_budget_ms is None else ns_from_ms(pools.handoff_budget_ms),
@@ -119,13 +131,17 @@ def _handoffs(pools: PoolsSection, members: list[Member], decoders: Sequence[int
         broken=Action(pools.broken or "recompute"),
         reserve=Reserve(pools.reserve or "ready"),
         by_chunk=pools.move == "chunks",
-        kv_bytes_per_token=topology.kv_bytes_per_token,
+        kv_bytes_per_token=site.topology.kv_bytes_per_token,
         first_token=Emitter(pools.first_token or "prefill"),
         accept_share=1.0 if pools.accept_share is None else pools.accept_share,
         headroom_tokens=pools.headroom_tokens or 0,
     )
-    late_ns = ns_from_ms(topology.late_ms)
-    return Handoffs(ways, rules, Faults(topology.broken_share, topology.late_share, late_ns, site.fault_seed))
+    return Handoffs(ways, rules, _faults(site))
+
+
+def _faults(site: Site) -> Faults:
+    topology = site.topology
+    return Faults(topology.broken_share, topology.late_share, ns_from_ms(topology.late_ms), site.fault_seed)
 
 
 def _index(members: list[Member]) -> PrefixIndex:

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scheduler_core.cluster.handoff import Effects, Handoffs
+from scheduler_core.cluster.effects import Effects
+from scheduler_core.cluster.handoff import Handoffs
+from scheduler_core.cluster.links import Links
 from scheduler_core.cluster.load import Load, Observer
+from scheduler_core.cluster.migration import Migrations
 from scheduler_core.cluster.refusal import Refusal
 from scheduler_core.cluster.router import Choice, Router
 from scheduler_core.cluster.scaling import Scaler, ScaleRules
@@ -48,12 +51,29 @@ class Placement:
     displaced: Ended | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a cluster can do beside routing; whatever is absent, it does not do.
+
+    With ``handoffs`` requests leave the entries once their prompt is computed, with ``migrations`` while they decode,
+    both over ``links``. ``refusal`` may refuse a request before it is let in. With ``scaling`` only instances that are
+    on get requests.
+    """
+
+    links: Links | None = None
+    handoffs: Handoffs | None = None
+    migrations: Migrations | None = None
+    refusal: Refusal | None = None
+    scaling: ScaleRules | None = None
+
+
+_ROUTING_ONLY = Means()
+
+
 class Cluster:
     """Sans-IO: routes requests to instances, hands them over, and keeps what routers may know.
 
-    Instances are planned by the driver. ``entries`` are the members that new requests may go to, all if empty; with
-    ``handoffs`` a request leaves them once its prompt is computed.
-    ``refusal`` may refuse a request before it is let in. With ``scaling`` only those that are on get any.
+    Instances are planned by the driver. ``entries`` are the members that new requests may go to, all if empty.
     """
 
     def __init__(
@@ -62,25 +82,25 @@ class Cluster:
         router: Router,
         *,
         entries: Sequence[int] = (),
-        handoffs: Handoffs | None = None,
-        scaling: ScaleRules | None = None,
-        refusal: Refusal | None = None,
+        means: Means = _ROUTING_ONLY,
         look_every_ns: Ns = 0,
     ) -> None:
         if not members:
             raise CallerError("a cluster needs an instance")
         self.members = tuple(members)
         self._router = router
-        self._handoffs = handoffs
-        self._refusal = refusal
+        self._links, self._handoffs, self._migrations = means.links, means.handoffs, means.migrations
+        self._refusal = means.refusal
         self._loads = tuple(member.load for member in members)
         self._observer = Observer(self._loads, look_every_ns)
         self._entries = tuple(entries) or tuple(range(len(members)))
-        self._hands_over = frozenset(entries) if handoffs is not None else frozenset()
-        self._scaler = None if scaling is None else Scaler(self._loads, scaling)
+        self._hands_over = frozenset(entries) if self._handoffs is not None else frozenset()
+        self._decoders = tuple(index for index in range(len(members)) if index not in self._hands_over)
+        self._scaler = None if means.scaling is None else Scaler(self._loads, means.scaling)
         if self._scaler is not None:
             self._entries = self._scaler.on()
         self._live: dict[int, _Resident] = {}
+        self._pending = Effects()
         self._now: Ns = 0
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -144,10 +164,15 @@ class Cluster:
         return Completed(told, completed.ended)
 
     def settle(self, now_ns: Ns) -> Effects:
-        """Let handoffs go on; whoever moved is counted where it is now. To be called whenever something happened."""
-        if self._handoffs is None:
-            return Effects()
-        effects = self._handoffs.settle(now_ns)
+        """Let requests on their way go on; whoever moved is counted where it is now. To be called at every event."""
+        effects, self._pending = self._pending, Effects()
+        if self._links is None:
+            return effects
+        landed = self._links.landed(now_ns)
+        if self._handoffs is not None:
+            self._handoffs.settle(now_ns, landed, effects)
+        if self._migrations is not None:
+            self._migrations.settle(now_ns, landed, effects)
         for request, member in effects.moved:
             resident = self._live[request]
             self._count(resident, -1)
@@ -163,6 +188,9 @@ class Cluster:
         if self._scaler is not None:
             self._scaler.advance(now_ns)
             self._entries = self._scaler.on()
+        if self._migrations is not None and self._live:
+            stay = self._decoders if self._scaler is None else self._scaler.on()
+            self._migrations.look(now_ns, stay, self._decoders if self._scaler is None else self._scaler.serving())
 
     def abort(self, request: int, *, outcome: Outcome = Outcome.CANCELLED, reason: str = "cancelled") -> Ended | None:
         """End a request wherever it is; None when it is over already or never came."""
@@ -185,7 +213,9 @@ class Cluster:
     def next_ns(self) -> Ns | None:
         """When `advance` or `settle` has something to do by time alone."""
         times = [
+            None if self._links is None else self._links.next_ns(),
             None if self._handoffs is None else self._handoffs.next_ns(),
+            None if self._migrations is None or not self._live else self._migrations.next_ns(),
             None if self._scaler is None or not self._live else self._scaler.next_ns(),
         ]
         return min((at for at in times if at is not None), default=None)
@@ -196,9 +226,10 @@ class Cluster:
         if self._scaler is not None:
             records += self._scaler.records
             self._scaler.records = []
-        if self._handoffs is not None:
-            records += self._handoffs.records
-            self._handoffs.records = []
+        for moving in (self._handoffs, self._migrations):
+            if moving is not None:
+                records += moving.records
+                moving.records = []
         return records
 
     def started(self, request: int) -> bool:
@@ -226,7 +257,9 @@ class Cluster:
         for number, member in enumerate(self.members):
             member.instance.check()
             here = {request for request, resident in self._live.items() if resident.member == number}
-            coming = set() if self._handoffs is None else self._handoffs.reserved_at(number)
+            coming: set[int] = set()
+            for moving in (self._handoffs, self._migrations):
+                coming |= set() if moving is None else moving.reserved_at(number)
             if here | coming != set(member.instance.open_requests()) or here & coming:
                 raise LawError(
                     f"{member.name}: holds {member.instance.open_requests()}, routed there are {here}, coming {coming}"
@@ -249,6 +282,8 @@ class Cluster:
         self._count(self._live.pop(request), -1)
         if self._handoffs is not None:
             self._handoffs.forget(request, now_ns)
+        if self._migrations is not None:
+            self._migrations.forget(request, now_ns, self._pending)
 
     def _count(self, resident: _Resident, sign: int) -> None:
         load = self._loads[resident.member]

@@ -13,8 +13,9 @@ prefill, or chunk by chunk) are two parameters; with a reservation at arrival ch
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from scheduler_core.cluster.effects import Effects
 from scheduler_core.cluster.links import Links
 from scheduler_core.cluster.load import Load
 from scheduler_core.cluster.router import Estimate
@@ -62,22 +63,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What handoffs work on: instances and their loads by index, who decodes, links, and how fast prefill is."""
+    """What handoffs work on: instances and their loads by index, links, who decodes, and how fast prefill is."""
 
     instances: Sequence[Instance]
     loads: Sequence[Load]
-    decoders: Sequence[int]
     links: Links
+    decoders: Sequence[int]
     estimate: Estimate
-
-
-@dataclass(frozen=True, slots=True)
-class Effects:
-    """What changed: who moved where, who is over, whom to plan."""
-
-    moved: list[tuple[int, int]] = field(default_factory=list)
-    ended: list[tuple[int, Ended]] = field(default_factory=list)
-    touched: set[int] = field(default_factory=set)
 
 
 class Handoffs:
@@ -155,13 +147,13 @@ class Handoffs:
         withheld = transfer is not None and transfer.withheld
         return ended._replace(output_tokens=ended.output_tokens - 1) if withheld else ended
 
-    def settle(self, now_ns: Ns) -> Effects:
-        """Finish what has landed and decide about who waits, in order; stops at the first that must go on waiting."""
-        effects = Effects(touched=self._roomier)
+    def settle(self, now_ns: Ns, landed: Sequence[object], effects: Effects) -> None:
+        """Finish what has ``landed`` and decide about who waits, in order, up to the first that must go on waiting."""
+        effects.touched.update(self._roomier)
         self._roomier = set()
-        for flow in self._ways.links.landed(now_ns):
-            assert isinstance(flow, Piece)
-            self._piece_landed(flow, now_ns, effects)
+        for flow in landed:
+            if isinstance(flow, Piece):
+                self._piece_landed(flow, now_ns, effects)
         for transfer in [item for item in self._late if (item.reported_ns or 0) <= now_ns]:
             self._late.remove(transfer)
             self._finish(transfer, now_ns, effects)
@@ -176,7 +168,6 @@ class Handoffs:
             self._ways.instances[transfer.source].release(spec.id)
             self.records.append(Held(now_ns, spec.id, transfer.source, over=True))
             effects.touched.add(transfer.source)
-        return effects
 
     def forget(self, request: int, now_ns: Ns) -> None:
         """A request is over, wherever it is on its way: its reservation and what is on the link are given up."""
@@ -193,7 +184,7 @@ class Handoffs:
 
     def next_ns(self) -> Ns | None:
         """When `settle` has something to do by time alone."""
-        times = [self._ways.links.next_ns(), *(transfer.reported_ns for transfer in self._late)]
+        times = [transfer.reported_ns for transfer in self._late]
         patience = self._rules.patience_ns
         if patience is not None:
             times += [t.ready_ns + patience for t in list(self._waiting.values())[:1] if t.ready_ns is not None]

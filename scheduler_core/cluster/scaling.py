@@ -60,6 +60,10 @@ class Scaler:
         """Instances that requests may be sent to."""
         return tuple(index for index, power in enumerate(self._power) if power is Power.ON)
 
+    def serving(self) -> tuple[int, ...]:
+        """Instances that have requests or may get some."""
+        return tuple(index for index, power in enumerate(self._power) if power in (Power.ON, Power.DRAINING))
+
     def next_ns(self) -> Ns:
         """When `advance` has something to do."""
         return min(self._look_ns, min(self._ready_ns.values(), default=NEVER))

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest
+from scheduler_core.evidence.audited_moves import MOVES, MovesAudit
 from scheduler_core.evidence.requests import Requests
 from scheduler_core.evidence.schema import AuditReport, Figure, Violation
 from scheduler_core.evidence.sweep import unattributed_bound_ns
-from scheduler_core.types.cluster_records import Emitted, Handoff, Held, Landed, Parked, Revoked, Routed
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.reasons import Outcome
@@ -49,6 +49,7 @@ CHECKS: dict[str, str] = {
     "tokens contiguous": "each grant starts where the one before it ended, or at its cache hit",
     "sampled at the end": "a grant yields a token exactly when it reaches the last known token, or its request fails",
     "emitted = declared": "tokens emitted = tokens declared at the end, within the limit; a finished one has some",
+    "migration in order": "a migration starts, goes through its stages, stops its request and lands, or is dropped",
     "R8 recompute once": "each prompt token is found or computed once; recompute only after a preemption",
     "R4 additivity": "segments add up to E2E, TTFT + gaps = E2E, unattributed time within its bound",
     "R26 typed absence": "a figure has a value or a reason, never both, never neither",
@@ -70,6 +71,9 @@ class Audit:
     _finished: RunFinished | None = None
     _last_available: Ns = 0
 
+    def __post_init__(self) -> None:
+        self._moves = MovesAudit(self._open, self._instances, self._check, self._token)
+
     @property
     def first_violation(self) -> str | None:
         """The first check that failed, as one line; None while all hold."""
@@ -84,24 +88,12 @@ class Audit:
             self._step(record)
         elif isinstance(record, Arrived):
             self._arrived(record)
-        elif isinstance(record, Routed):
-            self._routed(record)
+        elif isinstance(record, MOVES):
+            self._moves.take(record)
         elif isinstance(record, Admitted):
             self._admitted(record)
         elif isinstance(record, Preempted):
             self._preempted(record)
-        elif isinstance(record, Parked):
-            self._parked(record)
-        elif isinstance(record, Emitted):
-            self._emitted(record)
-        elif isinstance(record, Held):
-            self._held(record)
-        elif isinstance(record, Handoff):
-            self._handoff(record)
-        elif isinstance(record, Landed):
-            self._landed(record)
-        elif isinstance(record, Revoked):
-            self._revoked(record)
         elif isinstance(record, Paused):
             self._paused(record)
         elif isinstance(record, Resumed):
@@ -112,6 +104,7 @@ class Audit:
             self._end(record)
         elif isinstance(record, RunStarted):
             self._started = record
+            self._moves.known = len(record.instances)
         elif isinstance(record, RunFinished):
             self._finished = record
         elif isinstance(record, Loaded):
@@ -161,17 +154,6 @@ class Audit:
                     record.seen_ns, record.at_ns)  # fmt: skip
         self._open[record.request] = AuditedRequest(record.at_ns, record.prompt_tokens, record.output_limit)
 
-    def _routed(self, record: Routed) -> None:
-        request = self._open.get(record.request)
-        where = f"routed request {record.request}"
-        self._check("offered = outcomes", request is not None, where, "routed before it arrived or after it ended")
-        known = self._started is None or 0 <= record.instance < len(self._started.instances)
-        self._check("resident once", known, where, "went to instance {}, which the run does not have", record.instance)
-        if request is not None:
-            self._check("resident once", not request.resident, where, "routed while resident in instance {}",
-                        request.instance)  # fmt: skip
-            request.instance = record.instance
-
     def _admitted(self, record: Admitted) -> None:
         request = self._open.get(record.request)
         where = f"admitted request {record.request}"
@@ -194,60 +176,6 @@ class Audit:
         if request.first_hit is None:
             request.first_hit = record.hit_tokens
         self._instances[request.instance].resident.add(record.request)
-
-    def _parked(self, record: Parked) -> None:
-        """A request goes to another instance: it must have been resident in this one."""
-        request, where = self._open.get(record.request), f"parked request {record.request}"
-        there = request is not None and request.resident and request.instance == record.instance
-        self._check("resident once", there, where, "was not resident in instance {}", record.instance)
-        if request is None:
-            return
-        request.resident = False
-        self._instances[request.instance].resident.discard(record.request)
-        if not record.answered:  # its prompt is complete, and the token after it another's to compute or to emit
-            self._check("sampled at the end", request.token_lost and not request.emitted, where, "{} tokens are out",
-                        request.emitted)  # fmt: skip
-            request.token_lost = False
-
-    def _held(self, record: Held) -> None:
-        request, where = self._open.get(record.request), f"held request {record.request}"
-        fits = request is not None and not request.resident and request.held == record.over
-        self._check("resident once", fits, where, "runs, or was {}held before", "not " if record.over else "")
-        if request is not None:
-            request.held = not record.over
-
-    def _emitted(self, record: Emitted) -> None:
-        request, where = self._open.get(record.request), f"emitted for request {record.request}"
-        held = request is not None and not request.resident and not request.emitted
-        self._check("sampled at the end", held, where, "had no first token that was withheld")
-        if request is not None:
-            self._token((where, record.request), request, record.at_ns)
-
-    def _handoff(self, record: Handoff) -> None:
-        request = self._open.get(record.request)
-        where = f"handoff of request {record.request}"
-        self._check("resident once", request is not None and not request.resident, where, "decided while it runs")
-        if request is not None and record.action == "recompute":
-            request.instance, request.next_start = record.destination, None
-            request.recomputes = True
-
-    def _landed(self, record: Landed) -> None:
-        request = self._open.get(record.request)
-        where = f"landed request {record.request}"
-        self._check("resident once", request is not None and not request.resident, where, "landed while it runs")
-        if request is not None:
-            whole = record.tokens == request.prompt + request.emitted - 1
-            self._check("tokens contiguous", whole, where, "{} tokens of {} have KV", record.tokens,
-                        request.prompt + request.emitted - 1)  # fmt: skip
-            request.instance, request.recomputes = record.instance, False
-            request.landed = (record.epoch, record.tokens)
-
-    def _revoked(self, record: Revoked) -> None:
-        request = self._open.get(record.request)
-        held = request is not None and request.landed is not None and not request.resident
-        self._check("resident once", held, f"revoked request {record.request}", "had no delivered KV")
-        if request is not None:
-            request.landed, request.recomputes = None, True
 
     def _preempted(self, record: Preempted) -> None:
         request = self._open.get(record.request)

@@ -29,6 +29,7 @@ class AuditedRequest:
     landed: tuple[int, int] | None = None
     paused: Paused | None = None
     held: bool = False
+    migrating: str = ""
 
 
 @dataclass(slots=True)

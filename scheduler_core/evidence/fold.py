@@ -15,6 +15,7 @@ from scheduler_core.types.cluster_records import (
     Handoff,
     Held,
     Landed,
+    Migration,
     Parked,
     Revoked,
     Routed,
@@ -177,6 +178,7 @@ class RunFold:
             Transferred: self.handoffs.transferred,
             TransferFailed: self._transfer_failed,
             Landed: self._landed,
+            Migration: self._migration,
             Revoked: self._revoked,
             Scaled: self.power.take,
             Paused: self._paused,
@@ -290,6 +292,12 @@ class RunFold:
         elif record.action == "recompute":
             line.wait_for(REQUEUE, record.at_ns, self.loads)
             self._move(line, record.destination, record.at_ns)
+
+    def _migration(self, record: Migration) -> None:
+        self.handoffs.migrations.take(record)
+        line = self._open.get(record.request)
+        if line is not None and record.action == "stopped":
+            line.wait_for(_HANDOFF, record.at_ns, self.loads)
 
     def _transfer_failed(self, record: TransferFailed) -> None:
         self.handoffs.transfer_failed(record)

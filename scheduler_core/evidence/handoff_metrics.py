@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from scheduler_core.evidence.handoffs import HandoffTotals
+from scheduler_core.evidence.handoffs import HandoffTotals, MigrationTotals
 from scheduler_core.evidence.metric import Better, Metric, absent, present
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Absence, Figure
@@ -28,6 +28,35 @@ def handoff_metrics() -> list[Metric]:
         _of("transfer_failure_share", "share", "transfers that broke off / transfers decided", "lower",
             lambda t: t.failed / t.decided["transfer"] if t.decided["transfer"] else None),
     ]  # fmt: skip
+
+
+def migration_metrics() -> list[Metric]:
+    """The metrics of live migration; where nothing migrates they do not apply."""
+    return [
+        _migrated("migrations", "count", "requests that moved to another instance while they decoded", "none",
+                  lambda m: float(m.landed)),
+        _migrated("migrations_dropped", "count", "migrations that were given up; the request ran on at its source",
+                  "lower", lambda m: float(m.dropped.total())),
+        _migrated("migration_ms", "ms", "first copy to landing of a migrated request, mean", "lower",
+                  lambda m: m.span_ns / NS_PER_MS / m.landed if m.landed else None),
+        _migrated("migration_stop_ms", "ms", "part of migration_ms in which the request did not decode, mean", "lower",
+                  lambda m: m.stopped_ns / NS_PER_MS / m.landed if m.landed else None),
+        _migrated("migration_bytes", "bytes", "KV bytes copied by migrations, dropped ones included", "lower",
+                  lambda m: float(m.bytes)),
+    ]  # fmt: skip
+
+
+def _migrated(
+    name: str, unit: str, formula: str, better: Better, value: Callable[[MigrationTotals], float | None]
+) -> Metric:
+    def compute(run: RunTables) -> Figure:
+        totals = run.handoffs.migrations
+        if not totals.started:
+            return absent(unit, Absence.NOT_APPLICABLE, "no request migrated")
+        found = value(totals)
+        return absent(unit, Absence.NOT_APPLICABLE, "no migration landed") if found is None else present(found, unit)
+
+    return Metric(name, unit, formula, better, "pool", "one per run", compute)
 
 
 def _of(name: str, unit: str, formula: str, better: Better, value: Callable[[HandoffTotals], float | None]) -> Metric:

@@ -6,7 +6,7 @@ The same entries feed summaries, gates, tooltips, exports and docs, so a figure 
 from scheduler_core.evidence.client_metrics import client_metrics
 from scheduler_core.evidence.cost_metrics import cost_metrics
 from scheduler_core.evidence.fairness import fairness_metrics
-from scheduler_core.evidence.handoff_metrics import handoff_metrics
+from scheduler_core.evidence.handoff_metrics import handoff_metrics, migration_metrics
 from scheduler_core.evidence.latency_metrics import latency_metrics
 from scheduler_core.evidence.metric import Metric
 from scheduler_core.evidence.run_metrics import run_metrics
@@ -20,6 +20,7 @@ METRICS: dict[str, Metric] = {
         *latency_metrics(),
         *run_metrics(),
         *handoff_metrics(),
+        *migration_metrics(),
         *scaling_metrics(),
         *client_metrics(),
         *fairness_metrics(),

@@ -271,8 +271,6 @@ def _absences() -> list[Metric]:
                "lower", none, "the model has no experts"),
         _never("scale_out_latency_ms", "ms", "scaling decided to the new instance serving", "lower", none, fixed),
         _never("recovery_ms", "ms", "an instance lost to the load served as before", "lower", none, fixed),
-        _never("migration_ms", "ms", "state of running requests moved to another instance when pools change size",
-               "lower", none, fixed),
         _never("degraded_share", "share", "requests served with less than asked (shorter output, smaller or lower-"
                "precision instance) / offered; the quality of each variant is the user's to declare", "lower", none,
                "no admission rule of this run degrades"),

@@ -97,4 +97,16 @@ KV_ROUTER = _deployment(
     citation="The cost function of routers as Dynamo and llm-d ship them. First token: the instance itself.",
 )
 
-DEPLOYMENTS = (VLLM_PD, SGLANG_PD, DISTSERVE, MOONCAKE, KV_ROUTER)
+LLUMNIX = _deployment(
+    "llumnix",
+    VLLM_V1,
+    {"layout": "replicas", "route": "freest", "migrate": {}},
+    version="24220fb",
+    title="Replicas with live migration as Llumnix",
+    summary="A request goes where most KV is free per request; running ones move from instances above a load to those "
+    "below while they decode, and are stopped only for the last blocks.",
+    citation="Llumnix 24220fb, arXiv 2406.03243; rules LX-01 to LX-06, without headroom for priorities. First token: "
+    "the instance itself.",
+)
+
+DEPLOYMENTS = (VLLM_PD, SGLANG_PD, DISTSERVE, MOONCAKE, LLUMNIX, KV_ROUTER)

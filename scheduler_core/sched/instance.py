@@ -13,7 +13,18 @@ from scheduler_core.sched.decisions import Place
 from scheduler_core.sched.gate import Disposal, Gate, GateAnswer, gated_record
 from scheduler_core.sched.laws import check_conservation, check_liveness, check_residence
 from scheduler_core.sched.memory import BlockMemory, blocks_for
-from scheduler_core.sched.moving import Leaving, Reserved, depart, hold, lodge, park, release, reserve, revoke_lodged
+from scheduler_core.sched.moving import (
+    Leaving,
+    Reserved,
+    depart,
+    extend,
+    hold,
+    lodge,
+    park,
+    release,
+    reserve,
+    revoke_lodged,
+)
 from scheduler_core.sched.plan import Completed, Ended, Occupancy, Planned
 from scheduler_core.sched.planner import StepBuilder
 from scheduler_core.sched.policy import PolicySet
@@ -258,6 +269,30 @@ class Instance:
     def land(self, request: int, tokens: int) -> None:
         """The KV of the first ``tokens`` positions of a reserved request is there: it waits for a slot."""
         lodge(self._state, self.policy, self._live(request), tokens)
+
+    def extend(self, request: int, tokens: int) -> bool:
+        """Lease what a reserved request needs for ``tokens`` positions; false (and nothing changed) without room."""
+        return extend(self._state, self._live(request), tokens)
+
+    def take_over(self, request: int, left: Leaving) -> None:
+        """As `land`, of a request that went on elsewhere while its KV was copied: ``left`` says how far it came."""
+        live = self._live(request)
+        live.known = left.known
+        lodge(self._state, self.policy, live, left.computed)
+
+    def decodes(self, request: int) -> bool:
+        """Whether a request runs and its prompt is computed."""
+        live = self._state.running.get(request)
+        return live is not None and not live.prefilling
+
+    def decoding(self) -> list[tuple[int, int]]:
+        """Requests that `decodes` is true of, with their tokens, in order of admission."""
+        return [(live.id, live.known) for live in self._state.running.values() if not live.prefilling]
+
+    def in_step(self, request: int) -> bool:
+        """Whether a step of a live request is in flight."""
+        live = self._live(request)
+        return live.granted != live.confirmed
 
     def resume(self, left: Leaving, now_ns: Ns) -> Ended | None:
         """Take over a request without its KV: it waits like a preempted one, and its tokens are computed again."""

@@ -73,7 +73,7 @@ def reserve(state: InstanceState, request: LiveRequest, tokens: int, *, spoken_f
     """
     memory = state.memory
     hits = memory.match(request)
-    need = blocks_for(tokens, memory.block_size) - len(hits)
+    need = max(0, blocks_for(tokens, memory.block_size) - len(hits))
     if need > memory.free - memory.idle(hits) - memory.pledged - spoken_for:
         return False
     request.apply(Event.PARK)
@@ -81,6 +81,16 @@ def reserve(state: InstanceState, request: LiveRequest, tokens: int, *, spoken_f
         memory.adopt(request, hits)
     memory.grow(request, need)
     state.requests[request.id] = state.parked[request.id] = request
+    return True
+
+
+def extend(state: InstanceState, request: LiveRequest, tokens: int) -> bool:
+    """Lease more blocks for a reserved request, for ``tokens`` positions in all; false without room."""
+    memory = state.memory
+    need = blocks_for(tokens, memory.block_size) - request.blocks
+    if need > memory.free - memory.pledged:
+        return False
+    memory.grow(request, max(0, need))
     return True
 
 

@@ -27,6 +27,28 @@ class Scaling(Spec):
         return self
 
 
+class MigrationSpec(Spec):
+    """Live migration: a request goes on decoding while its KV is copied to a less loaded instance.
+
+    Load is the KV tokens of all requests of an instance over what its pool holds.
+    """
+
+    above: PositiveFloat = Field(0.8, le=100, description="Load above which an instance gives requests away.")
+    every_ms: PositiveFloat = Field(1000.0, le=3_600_000, description="Time between two looks at the loads.")
+    pick: Literal["shortest", "longest", "last"] = Field(
+        "shortest", description="Which running request goes: with the fewest tokens, the most, or admitted last."
+    )
+    last_blocks: PositiveInt = Field(
+        16, le=100_000, description="The request stops once this many blocks or fewer are left to copy."
+    )
+    most_stages: int = Field(
+        3,
+        ge=2,
+        le=64,
+        description="A copy that is not as far in this many stages, the last included, is dropped.",
+    )
+
+
 class PoolsSection(Spec):
     """Layers 4 and 5, pools: which instance does what."""
 
@@ -68,6 +90,9 @@ class PoolsSection(Spec):
         "the pace of its decoding, is predicted to miss what its tier was promised.",
     )
     scale: Scaling | None = Field(None, description="Replicas: when instances are started and drained; absent: never.")
+    migrate: MigrationSpec | None = Field(
+        None, description="Live migration between replicas, or between instances that decode; absent: none."
+    )
     prefill: tuple[Name, ...] | None = Field(
         None, description="Split: the target's groups that compute prompts; all others decode."
     )

@@ -115,6 +115,24 @@ class TransferFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Migration:
+    """A live migration went on: ``action`` is started, stage, stopped, landed or dropped (``reason`` says why).
+
+    Up to ``stopped`` the request goes on decoding at ``source``; ``tokens`` positions were copied or are being so.
+    """
+
+    kind: ClassVar[str] = "migration"
+    at_ns: Ns
+    request: int
+    source: int
+    destination: int
+    action: str
+    stage: int
+    tokens: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Revoked:
     """A request that waited with delivered KV lost it, so that others can go on; it computes it anew."""
 
@@ -137,5 +155,5 @@ class Scaled:
 
 
 ClusterRecord: TypeAlias = (
-    Routed | Held | Parked | Emitted | Handoff | Transferred | Landed | TransferFailed | Revoked | Scaled
+    Routed | Held | Parked | Emitted | Handoff | Transferred | Landed | TransferFailed | Migration | Revoked | Scaled
 )

@@ -87,6 +87,7 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
         more=(
             "prefix_weight",
             "refuse",
+            "migrate",
             "handoff_budget_ms",
             "patience_ms",
             "broken",

@@ -1,0 +1,14 @@
+"""What moving requests changed: who is where now, who is over, whom to plan."""
+
+from dataclasses import dataclass, field
+
+from scheduler_core.sched.plan import Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Pairs (request, member it moved to) and (member, request that ended), and members that can be planned anew."""
+
+    moved: list[tuple[int, int]] = field(default_factory=list)
+    ended: list[tuple[int, Ended]] = field(default_factory=list)
+    touched: set[int] = field(default_factory=set)
