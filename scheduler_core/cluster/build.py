@@ -7,7 +7,7 @@ from scheduler_core.cluster.cluster import Cluster, Means, Member
 from scheduler_core.cluster.handoff import Handoffs, Ways
 from scheduler_core.cluster.links import Links
 from scheduler_core.cluster.load import Load
-from scheduler_core.cluster.migration import Field, MigrationRules, Migrations, Pick
+from scheduler_core.cluster.migration import Ground, MigrationRules, Migrations, Pick
 from scheduler_core.cluster.prefixes import PrefixIndex
 from scheduler_core.cluster.refusal import Pace, Refusal
 from scheduler_core.cluster.router import (
@@ -70,22 +70,22 @@ def build_cluster(spec: PolicySpec, site: Site) -> Cluster:
     prefill = frozenset(full.pools.prefill or ()) if full.pools.layout == "split" else frozenset()
     entries = [index for index, member in enumerate(members) if member.group in prefill]
     decoders = [index for index, member in enumerate(members) if member.group not in prefill]
-    ways = Ways(*_field(members, links), decoders, site.estimate)
+    ways = Ways(*_ground(members, links), decoders, site.estimate)
     means = Means(
         links=links,
         handoffs=_handoffs(full.pools, ways, site) if entries else None,
-        migrations=_migrations(full.pools, Field(*_field(members, links)), site),
+        migrations=_migrations(full.pools, Ground(*_ground(members, links)), site),
         refusal=_refusal(full.pools, site, entries or decoders, decoders if entries else ()),
         scaling=None if entries else _scaling(full.pools, site),
     )
     return Cluster(members, router, entries=entries, means=means, look_every_ns=look_every_ns)
 
 
-def _field(members: list[Member], links: Links) -> tuple[list[Instance], list[Load], Links]:
+def _ground(members: list[Member], links: Links) -> tuple[list[Instance], list[Load], Links]:
     return [member.instance for member in members], [member.load for member in members], links
 
 
-def _migrations(pools: PoolsSection, field: Field, site: Site) -> Migrations | None:
+def _migrations(pools: PoolsSection, ground: Ground, site: Site) -> Migrations | None:
     asked = pools.migrate
     if asked is None:
         return None
@@ -97,7 +97,7 @@ def _migrations(pools: PoolsSection, field: Field, site: Site) -> Migrations | N
         most_stages=asked.most_stages,
         kv_bytes_per_token=site.topology.kv_bytes_per_token,
     )
-    return Migrations(field, rules, _faults(site))
+    return Migrations(ground, rules, _faults(site))
 
 
 def _refusal(pools: PoolsSection, site: Site, entries: Sequence[int], decoders: Sequence[int]) -> Refusal | None:

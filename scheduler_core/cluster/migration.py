@@ -52,7 +52,7 @@ class MigrationRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class Ground:
     """What migrations work on: instances and loads by index, and links."""
 
     instances: Sequence[Instance]
@@ -88,7 +88,7 @@ class Copy:
 class Migrations:
     """All migrations under way, one at a time for each instance."""
 
-    field: Field
+    ground: Ground
     rules: MigrationRules
     faults: Faults
     records: list[Record] = field(default_factory=list)
@@ -133,7 +133,7 @@ class Migrations:
 
     def next_ns(self) -> Ns:
         """When `look` is due."""
-        return self._look_ns if len(self.field.instances) > 1 else NEVER
+        return self._look_ns if len(self.ground.instances) > 1 else NEVER
 
     def reserved_at(self, member: int) -> set[int]:
         """Requests that have a place, but are not yet, at ``member``."""
@@ -145,11 +145,11 @@ class Migrations:
         request = self._pick(source, destination, empties=empties)
         if request is None:
             return
-        instance = self.field.instances[source]
+        instance = self.ground.instances[source]
         left = instance.leaving(request)
         size = instance.policy.limits.block_size
         full = max(0, blocks_for(left.computed, size) - 1) * size
-        reserved = self.field.instances[destination].reserve(left._replace(computed=full), now_ns)
+        reserved = self.ground.instances[destination].reserve(left._replace(computed=full), now_ns)
         if not isinstance(reserved, Reserved):
             return
         move = self._moves[request] = Move(request, source, destination, reserved, min(reserved.hit_tokens, full))
@@ -161,7 +161,7 @@ class Migrations:
         size = max(0, tokens - move.copied) * self.rules.kv_bytes_per_token
         move.copied = max(move.copied, tokens)
         move.on_link = True
-        self.field.links.between(move.source, move.destination).start(Copy(move, size, now_ns), size, now_ns)
+        self.ground.links.between(move.source, move.destination).start(Copy(move, size, now_ns), size, now_ns)
 
     def _copied(self, flow: Copy, now_ns: Ns, effects: Effects) -> None:
         move = flow.move
@@ -175,7 +175,7 @@ class Migrations:
             return
         if not self._runs(move):
             return  # `settle` drops it
-        source = self.field.instances[move.source]
+        source = self.ground.instances[move.source]
         size, done = source.policy.limits.block_size, source.leaving(move.request).computed
         move.stage += 1
         if blocks_for(done - move.copied, size) <= self.rules.last_blocks:
@@ -186,7 +186,7 @@ class Migrations:
             self._next_stage(move, max(0, blocks_for(done, size) - 1) * size, now_ns, effects)
 
     def _next_stage(self, move: Move, tokens: int, now_ns: Ns, effects: Effects) -> None:
-        if not self.field.instances[move.destination].extend(move.request, tokens):
+        if not self.ground.instances[move.destination].extend(move.request, tokens):
             self._drop(move, "no_room", now_ns, effects)
             return
         self._copy(move, tokens, now_ns)
@@ -194,11 +194,11 @@ class Migrations:
 
     def _stop(self, move: Move, now_ns: Ns, effects: Effects) -> None:
         """Take the request out of the steps, unless one of its own runs, and copy what is left."""
-        source = self.field.instances[move.source]
+        source = self.ground.instances[move.source]
         if source.in_step(move.request):
             return
         left = source.leaving(move.request)
-        if not self.field.instances[move.destination].extend(move.request, left.computed):
+        if not self.ground.instances[move.destination].extend(move.request, left.computed):
             self._drop(move, "no_room", now_ns, effects)
             return
         source.park(move.request)
@@ -209,12 +209,12 @@ class Migrations:
 
     def _land(self, move: Move, left: Leaving, now_ns: Ns, effects: Effects) -> None:
         self._count += 1
-        source = self.field.instances[move.source]
+        source = self.ground.instances[move.source]
         if self.faults.broken(move.request, -self._count):
             self._drop(move, "broken_off", now_ns, effects)
             return
         del self._moves[move.request]
-        self.field.instances[move.destination].take_over(move.request, left)
+        self.ground.instances[move.destination].take_over(move.request, left)
         source.depart(move.request)
         self._say(move, "landed", now_ns)
         self.records.append(Landed(now_ns, move.request, move.destination, move.reserved.epoch, left.computed))
@@ -224,14 +224,14 @@ class Migrations:
     def _drop(self, move: Move, reason: str, now_ns: Ns, effects: Effects) -> None:
         """Give the place up; a request that had stopped goes on where it was."""
         del self._moves[move.request]
-        self.field.links.between(move.source, move.destination).stop_where(
+        self.ground.links.between(move.source, move.destination).stop_where(
             lambda flow: isinstance(flow, Copy) and flow.move is move, now_ns
         )
-        self.field.instances[move.destination].depart(move.request)
+        self.ground.instances[move.destination].depart(move.request)
         effects.touched.add(move.destination)
         self._say(move, "dropped", now_ns, reason)
         if move.left is not None and reason != "ended":
-            self.field.instances[move.source].stay(move.request)
+            self.ground.instances[move.source].stay(move.request)
             effects.touched.add(move.source)
             left = move.left
             self.records.append(Landed(now_ns, move.request, move.source, left.epoch - 1, left.computed, stayed=True))
@@ -239,18 +239,18 @@ class Migrations:
     # --- choices -----------------------------------------------------------------------------------------------
 
     def _load(self, index: int) -> float:
-        return self.field.loads[index].kv_tokens / self._capacity(index)
+        return self.ground.loads[index].kv_tokens / self._capacity(index)
 
     def _capacity(self, index: int) -> int:
-        limits = self.field.instances[index].policy.limits
+        limits = self.ground.instances[index].policy.limits
         return limits.kv_blocks * limits.block_size
 
     def _runs(self, move: Move) -> bool:
-        return self.field.instances[move.source].decodes(move.request)
+        return self.ground.instances[move.source].decodes(move.request)
 
     def _pick(self, source: int, destination: int, *, empties: bool) -> int | None:
         """Who goes: nobody that is mid-prefill (LX-05); where a pool is emptied, the gap does not matter."""
-        instance = self.field.instances[source]
+        instance = self.ground.instances[source]
         found = [(tokens, request) for request, tokens in instance.decoding() if request not in self._moves]
         if self.rules.pick is Pick.LAST:
             found.reverse()
