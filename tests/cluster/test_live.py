@@ -33,6 +33,9 @@ def test_every_request_is_in_exactly_one_place(requests: Any, handoff: Any) -> N
     sampler.flush()
     arrivals = [record.at_ns for record in sink.of(Arrived)]
     for sample in samples:
+        assert sample.waiting is not None
+        assert sample.running is not None
+        assert sample.paused is not None
         assert sample.waiting >= 0
         assert sample.waiting == sum(pool.waiting for pool in sample.pools.values())
         assert sample.running == sum(pool.running for pool in sample.pools.values())
