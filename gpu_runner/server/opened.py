@@ -16,7 +16,8 @@ from gpu_runner.server.http.loop import run
 from gpu_runner.server.http.pool import Origin, Pool
 from gpu_runner.server.http.request import NoAnswerError, ask
 from gpu_runner.server.launch.launcher import Launched
-from gpu_runner.server.observe.source import LookedAt
+from gpu_runner.server.observe.nvml import NvmlDevices
+from gpu_runner.server.observe.source import LookedAt, Source
 from scheduler_core.spec.addresses import Reach
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.sampling import Sampling
@@ -38,7 +39,7 @@ class Opened:
     found: Found
     manner: Manner
     deployed: Deployed
-    sources: list[LookedAt]
+    sources: list[Source]
     launched: Launched | None = None
     loaded: Loaded = field(default_factory=lambda: Loaded(0, 0))
 
@@ -103,7 +104,7 @@ async def _open(
         found=found,
         manner=manner,
         deployed=Deployed(found.kind, found.version, {**found.settings, **found.other}, cache, notes),
-        sources=_sources(deployment, found, origin),
+        sources=[*_sources(deployment, found, origin), *([NvmlDevices()] if target.device_monitor else [])],
         launched=launched,
     )
     if launched is not None:
@@ -175,9 +176,8 @@ async def _empty_cache(pool: Pool, headers: dict[str, str], found: Found, *, wan
 
 
 def _sources(deployment: Deployment, found: Found, origin: Origin) -> list[LookedAt]:
-    """The declared sources; without any, the traffic address's own page where the server has one."""
-    if deployment.sources:
-        return [LookedAt(spec, replace(origin, url=spec.url)) for spec in deployment.sources]
-    if found.kind == "openai":
-        return []
-    return [LookedAt(MetricSource(url=origin.url), origin)]
+    """The declared sources; where none is an instance, the traffic address's own page too, if the server has one."""
+    declared = [LookedAt(spec, replace(origin, url=spec.url)) for spec in deployment.sources]
+    if found.kind == "openai" or any(spec.role != "devices" for spec in deployment.sources):
+        return declared
+    return [LookedAt(MetricSource(url=origin.url), origin), *declared]

@@ -29,7 +29,21 @@ def client_metrics() -> Iterable[Metric]:
     )
     yield _client("offered_rps", "requests/s", "(measured requests - 1) / first to last intended send time", "none")
     yield _client("sent_rps", "requests/s", "(measured requests - 1) / first to last real send time", "none")
+    yield from _device_metrics()
     yield _client("client_retries", "count", "tries beyond the first of all requests", "none")
     yield _client("client_cpu_s", "s", "CPU time of the load client", "none")
     yield _client("client_busiest_share", "share", "most of a core that one of its processes used in a second", "none")
     yield _client("client_lag_p99_ms", "ms", "p99 of how late its event loop ran, worst process", "none")
+
+
+def _device_metrics() -> Iterable[Metric]:
+    """Of the devices under a server, where a monitor of them is a metric source."""
+    looked = "over looks of the device monitor within the measured window"
+    yield _client("device_busy_mean_share", "share", f"time-weighted mean share of time in which devices ran, {looked}",
+                  "none")  # fmt: skip
+    yield _client("device_memory_peak_bytes", "bytes", f"most device memory in use, {looked}", "lower")
+    yield _client("device_power_mean_w", "W", f"time-weighted mean power of all devices, {looked}", "lower")
+    yield _client("device_energy_j", "J", "growth of the devices' energy counters from the window's start to the last "
+                  "look", "lower")  # fmt: skip
+    yield _client("energy_per_token_j", "J", "device_energy_j / output tokens that the server counted in that time",
+                  "lower")  # fmt: skip

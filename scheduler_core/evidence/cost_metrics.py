@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from scheduler_core.evidence.metric import Metric, absent, present
-from scheduler_core.evidence.run_tables import RunTables
+from scheduler_core.evidence.run_tables import RunTables, instances_of
 from scheduler_core.evidence.schema import Absence, Figure
 
 COST = "cost_per_million_tokens"
@@ -18,8 +18,8 @@ def price_per_hour(target: Mapping[str, Any], devices: int) -> float | None:
     """
     (kind, chosen), *_ = [(name, value) for name, value in target.items() if isinstance(value, Mapping)] or [("", {})]
     if kind == "server":
-        prices = [source.get("price_per_hour") for source in chosen.get("sources") or []]
-        return sum(prices) if prices and all(price is not None for price in prices) else None
+        prices: list[Any] = [source.get("price_per_hour") for source in instances_of(chosen)]
+        return sum(prices) if prices and None not in prices else None
     price = chosen.get("price_per_device_hour")
     return None if price is None else float(price) * devices
 

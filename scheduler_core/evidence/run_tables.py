@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def devices_of(started: RunStarted) -> int:
     """Devices that serve a run: one for each instance here, those of a server's sources elsewhere."""
     server = started.target.get("server")
     if server:
-        return sum(int(source.get("devices", 1)) for source in server.get("sources") or []) or 1
+        return sum(int(source.get("devices", 1)) for source in instances_of(server)) or 1
     return len(started.instances) or 1
 
 
@@ -203,3 +203,8 @@ def _lookup(requests: Ints, mask: Mask) -> Mask:
     found = np.zeros(size, dtype=np.bool_)
     found[requests[mask]] = True
     return found
+
+
+def instances_of(server: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Metric sources of a server target that are instances, not monitors of devices."""
+    return [source for source in server.get("sources") or [] if source.get("role") != "devices"]

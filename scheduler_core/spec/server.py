@@ -23,8 +23,10 @@ class MetricSource(Spec):
     query: str = Field(
         "", max_length=500, description='Labels that pick the instance at a Prometheus server, such as {job="vllm"}.'
     )
-    role: Literal["unified", "prefill", "decode", "router"] = Field(
-        "unified", description="What the instance does with a request."
+    role: Literal["unified", "prefill", "decode", "router", "devices"] = Field(
+        "unified",
+        description="What the instance does with a request; devices: no instance, but a monitor of its devices, such "
+        "as NVIDIA's DCGM exporter.",
     )
     pool: Name = Field("default", description="Instances of one pool are added up.")
     devices: PositiveInt = Field(1, le=65_536, description="Devices the instance runs on.")
@@ -102,6 +104,9 @@ class ServerTarget(Deployment):
     reset_cache: bool = Field(True, description="Have the prefix cache emptied before each run, where the server can.")
     warmup_requests: int = Field(4, ge=0, le=10_000, description="Requests sent and forgotten before each run.")
     scrape_ms: float = Field(250.0, ge=50, le=60_000, description="Time between two looks at a metric source.")
+    device_monitor: Literal["nvml"] | None = Field(
+        None, description="nvml: watch the NVIDIA devices of the worker's own machine, where the server runs there too."
+    )
     client: LoadClient = LoadClient()
 
     @model_validator(mode="after")

@@ -75,6 +75,7 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
             "reset_cache",
             "warmup_requests",
             "scrape_ms",
+            "device_monitor",
             "client",
         ),
     ),

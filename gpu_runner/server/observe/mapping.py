@@ -158,7 +158,34 @@ LLAMA_CPP = MetricMap(
     },
 )
 
-_PREFIXES = {"vllm:": VLLM, "sglang:": SGLANG, "llamacpp:": LLAMA_CPP}
+
+def _mean(name: str, factor: float = 1.0) -> Value:
+    def value(page: Page) -> float | None:
+        found = [value for _, value in page.samples.get(name, ())]
+        return sum(found) / len(found) * factor if found else None
+
+    return value
+
+
+_MIB = 2.0**20
+DCGM = MetricMap(
+    server="dcgm",
+    levels={
+        "device_busy_share": _mean("DCGM_FI_DEV_GPU_UTIL", 1e-2),
+        "device_memory_bytes": _any("DCGM_FI_DEV_FB_USED", factor=_MIB),
+        "device_power_w": _any("DCGM_FI_DEV_POWER_USAGE"),
+        "device_clock_hz": _mean("DCGM_FI_DEV_SM_CLOCK", 1e6),
+    },
+    totals={
+        "device_energy_j": _any(
+            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total",  # as a counter reads, which the page calls it
+            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+            factor=1e-3,
+        )
+    },
+)
+
+_PREFIXES = {"DCGM_FI_": DCGM, "vllm:": VLLM, "sglang:": SGLANG, "llamacpp:": LLAMA_CPP}
 
 
 def map_of(page: Page) -> MetricMap | None:

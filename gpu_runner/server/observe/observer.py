@@ -4,9 +4,10 @@ import asyncio
 import queue
 import threading
 import time
+from collections.abc import Sequence
 
 from gpu_runner.server.client.events import Clock
-from gpu_runner.server.observe.source import LookedAt
+from gpu_runner.server.observe.source import Source
 from scheduler_core.types.client_records import Observed
 
 SETTLE_S = 0.5  # servers publish what a request left behind some time after its last token
@@ -15,7 +16,7 @@ SETTLE_S = 0.5  # servers publish what a request left behind some time after its
 class Observer:
     """Starts looking when started; `taken` hands over what was seen. Stopping makes one last look after `SETTLE_S`."""
 
-    def __init__(self, sources: list[LookedAt], *, every_ms: float) -> None:
+    def __init__(self, sources: Sequence[Source], *, every_ms: float) -> None:
         self._sources = sources
         self._every_s = every_ms / 1e3
         self._seen: queue.SimpleQueue[Observed] = queue.SimpleQueue()

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from typing import Protocol
 from urllib.parse import quote
 
 from gpu_runner.server.client.events import Clock
@@ -13,6 +14,18 @@ from scheduler_core.spec.server import MetricSource
 from scheduler_core.types.client_records import Observed
 
 TIMEOUT_S = 5.0
+
+
+class Source(Protocol):
+    """What can be looked at beside a run."""
+
+    name: str
+
+    async def look(self, clock: Clock) -> Observed:
+        """One look; a failed one says why and has no values."""
+
+    def close(self) -> None:
+        """Let go of it."""
 
 
 @dataclass

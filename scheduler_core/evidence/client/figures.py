@@ -85,7 +85,27 @@ def _observed(seen: Observations, span: Span) -> dict[str, Figure]:
         "decode_mean_ms": _mean_ms(seen, span, "decode"),
         "handoff_ms": _mean_ms(seen, span, "transfer"),
         "transfer_bytes": _figure(seen.growth("transfer_bytes", span.start_ns), "bytes"),
+        **_of_devices(seen, level, span),
     }
+
+
+def _of_devices(seen: Observations, level: "_Levels", span: Span) -> dict[str, Figure]:
+    """What a monitor of the devices gives; energy is set against the tokens that the server itself counted."""
+    energy, tokens = seen.growth("device_energy_j", span.start_ns), seen.growth("output_tokens", span.start_ns)
+    found = {
+        "device_busy_mean_share": _figure(level.mean("device_busy_share"), "share"),
+        "device_memory_peak_bytes": _figure(level.most("device_memory_bytes"), "bytes"),
+        "device_power_mean_w": _figure(level.mean("device_power_w"), "W"),
+        "device_energy_j": _figure(energy, "J"),
+        "energy_per_token_j": _figure(energy / tokens if energy is not None and tokens else None, "J"),
+    }
+    return {name: _monitored(figure) for name, figure in found.items()}
+
+
+def _monitored(figure: Figure) -> Figure:
+    if figure.value is None:
+        return absent(figure.unit, Absence.UNSUPPORTED, "no monitor of the devices gave it")
+    return present(figure.value, figure.unit, note="from a monitor of the devices")
 
 
 @dataclass(frozen=True)

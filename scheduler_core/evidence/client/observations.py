@@ -17,6 +17,10 @@ LEVELS: dict[str, str] = {
     "kv_share": "share of the KV blocks in use",
     "prefill_queue": "requests waiting for a prefill instance to take them up",
     "transfer_queue": "requests whose state is on its way to a decode instance",
+    "device_busy_share": "share of the time in which a device ran anything, mean over devices",
+    "device_memory_bytes": "device memory in use",
+    "device_power_w": "power that the devices draw",
+    "device_clock_hz": "clock of the devices' compute units, mean over devices",
 }
 TOTALS: dict[str, str] = {
     "prompt_tokens": "prompt tokens taken in",
@@ -37,7 +41,10 @@ TOTALS: dict[str, str] = {
     "transfer_s": "seconds of KV transfers",
     "transfer_n": "transfers",
     "transfers_failed": "transfers that failed",
+    "device_energy_j": "energy that the devices used",
 }
+
+_AVERAGED = ("kv_share", "device_busy_share", "device_clock_hz")
 
 
 @dataclass
@@ -81,10 +88,15 @@ class Observations:
         return sum(source.restarts for source in self.sources.values())
 
     def mean(self, name: str, start_ns: Ns, end_ns: Ns) -> float | None:
-        """Time-weighted mean of a level over the range, summed over sources; None where nobody exports it."""
+        """Time-weighted mean of a level over the range; None where nobody exports it.
+
+        Amounts are summed over sources; shares and clocks, which are no amounts, are averaged.
+        """
         means = [_mean(source, name, start_ns, end_ns) for source in self.exported(name)]
         found = [value for value in means if value is not None]
-        return sum(found) if found else None
+        if not found:
+            return None
+        return sum(found) / (len(found) if name in _AVERAGED else 1)
 
     def most(self, name: str, start_ns: Ns, end_ns: Ns) -> float | None:
         """Largest level that any one source showed in the range."""
