@@ -83,6 +83,7 @@ class InsideRun:
             kv_blocks=sum(one["kv_blocks"] for one in instances) or target.capacity.kv_blocks,
             block_size=policy.cache.block_size,
             token_budget=policy.batch.token_budget or 0,
+            observed_hit_share=self._plan.observed_hit_share,
             fingerprint=target.fingerprint | _forked(self._job),
             instances=instances,
         )

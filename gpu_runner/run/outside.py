@@ -74,6 +74,7 @@ class OutsideRun:
             kv_blocks=0,
             block_size=self._plan.block_size,
             token_budget=0,
+            observed_hit_share=self._plan.observed_hit_share,
             fingerprint=_fingerprint(),
         )
 

@@ -174,6 +174,7 @@ def _summary(
         output_tokens=requests.finished_tokens(),
         decisions_digest=digests.decisions.hexdigest(),
         initial_cache_blocks=digests.initial_cache_blocks,
+        observed_hit_share=started.observed_hit_share,
         reasons=requests.reasons(),
         within_run_errors=within_run_errors(requests),
         longest_gap_causes=requests.longest_gap_causes(requests.warm_finished),

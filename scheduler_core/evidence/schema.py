@@ -88,7 +88,8 @@ class RunSummary(Spec):
 
     ``outputs_digest`` is over the token ids of finished requests (None without real tokens), ``lengths_digest`` over
     their numbers of tokens (``output_tokens`` in sum), ``decisions_digest`` chained over the plan digests of all
-    steps. ``initial_cache_blocks`` were in the prefix cache before the first step. ``reasons`` counts requests that
+    steps. ``initial_cache_blocks`` were in the prefix cache before the first step, ``observed_hit_share`` of the
+    prompt tokens in that of the server which logged the traffic. ``reasons`` counts requests that
     did not finish by ``outcome: stage: reason``. ``longest_gap_causes`` counts warm finished measured requests by what
     caused their longest gap, ``stall_causes`` those of them that stalled. ``within_run_errors`` are standard errors of
     log quantiles by a block bootstrap over the requests of this run: a second opinion, never a gate. ``classes`` is
@@ -121,6 +122,7 @@ class RunSummary(Spec):
     output_tokens: int = 0
     decisions_digest: str | None = None
     initial_cache_blocks: int = 0
+    observed_hit_share: float | None = None
     reasons: dict[str, int] = {}
     within_run_errors: dict[str, float] = {}
     longest_gap_causes: dict[str, int] = {}

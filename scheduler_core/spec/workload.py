@@ -195,6 +195,9 @@ class Columns(Spec):
     tier: str | None = None
     session: str | None = None
     prefix_blocks: str | None = None
+    cached_tokens: str | None = Field(
+        None, description="Prompt tokens that the server found in its prefix cache: shown beside what a replay finds."
+    )
     id: str | None = Field(None, description="A name of the row, by which others wait for it.")
     parents: str | None = Field(
         None,

@@ -20,7 +20,7 @@ class RunStarted:
     """First record: what was run on what. ``level`` and ``source`` are those of every value computed from here.
 
     ``instances`` of a cluster, by index: name, group and KV blocks; empty for one instance. ``kv_blocks`` are those of
-    all of them.
+    all of them. ``observed_hit_share`` is the plan's: what the server which logged the traffic found in its cache.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -38,6 +38,7 @@ class RunStarted:
     token_budget: int
     fingerprint: dict[str, Any] = field(default_factory=dict)
     instances: list[dict[str, Any]] = field(default_factory=list)
+    observed_hit_share: float | None = None
     schema: str = SCHEMA
 
 

@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 
 from scheduler_core.evidence.schema import NOTES, RunSummary
+from scheduler_core.verdict import wording
 from scheduler_core.verdict.comparable import FREE_LENGTHS, completion, short
 from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import Pair
 from scheduler_core.verdict.question import Question
 from scheduler_core.verdict.sequential import look_at
+
+FAR_OFF = 0.1
+"""Hit shares further apart than this say that the replay is not the traffic that was logged."""
 
 LEVELS = {
     "simulation": "a calibrated model on a simulated clock, not kernels",
@@ -32,6 +36,7 @@ def conditions(question: Question, pairs: Sequence[Pair], change: Difference, *,
     )
     digests = sorted({short(pair[0].plan_digest) for pair in pairs})
     found.append(f"traffic: plan {', '.join(digests)}, {run.measured} measured of {run.offered} requests per run")
+    found += _prefix_hits(pairs, change)
     if exact:
         found.append("the model ran without noise: figures are exact, there is no interval")
     else:
@@ -52,6 +57,33 @@ def conditions(question: Question, pairs: Sequence[Pair], change: Difference, *,
             "censored quantiles, in which an unfinished request is infinitely late"
         )
     return [*found, *_took_effect(pairs, change)]
+
+
+def _prefix_hits(pairs: Sequence[Pair], change: Difference) -> list[str]:
+    """What the replay hits beside what was hit where the traffic was logged: a verdict on the cache rests on it."""
+    if not any(key.startswith("cache.") for key in (*change.parameters, *change.deployment)):
+        return []
+    found = [[_value(pair[side], "hit_rate") for pair in pairs] for side in (0, 1)]
+    means = [_mean([value for value in side if value is not None]) for side in found]
+    replayed = [wording.share(mean) if mean is not None else "unknown" for mean in means]
+    text = f"prefix hits replayed: {replayed[0]} of looked-up prompt tokens (baseline), {replayed[1]} (candidate)"
+    observed = pairs[0][0].observed_hit_share
+    if observed is None:
+        return [f"{text}; not known is what was hit where the traffic comes from"]
+    text += f"; observed where it was logged: {wording.share(observed)}"
+    if means[0] is not None and abs(means[0] - observed) > FAR_OFF:
+        text += (
+            ": the replay does not share prompts as the real traffic did, so a verdict on the cache does not carry over"
+        )
+    return [text]
+
+
+def _value(run: RunSummary, metric: str) -> float | None:
+    return run.metrics[metric].value if metric in run.metrics else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _instances(run: RunSummary) -> str:

@@ -29,7 +29,7 @@ def freeze(spec: WorkloadSpec, *, trace: TraceData | None = None) -> ArrivalPlan
         raise InputError([Problem("trace", "rows were given for a workload that names no trace")])
     offered = _offer(spec, trace)
     requests = tuple(_requests(spec, offered))
-    return ArrivalPlan(requests, offered.block_size, offered.notes)
+    return ArrivalPlan(requests, offered.block_size, offered.notes, offered.observed_hit_share)
 
 
 def _offer(spec: WorkloadSpec, trace: TraceData | None) -> Offered:

@@ -22,12 +22,14 @@ class ArrivalPlan:
     """Requests in order of index, with what their integers mean.
 
     ``block_size`` is the number of tokens behind each id of ``prefix_blocks``. ``notes`` say where the figures come
-    from (attribution, rules applied) and do not enter the digest.
+    from (attribution, rules applied), ``observed_hit_share`` is the share of the prompt tokens that the server which
+    logged the traffic found in its prefix cache, where known; neither enters the digest.
     """
 
     requests: tuple[PlannedRequest, ...]
     block_size: int
     notes: tuple[str, ...] = ()
+    observed_hit_share: float | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -59,6 +61,8 @@ class ArrivalPlan:
     def write(self, path: Path) -> None:
         """Write to ``path`` (gzip of JSON lines), whole or not at all."""
         head = {"format": FORMAT, "block_size": self.block_size, "digest": self.digest, "notes": list(self.notes)}
+        if self.observed_hit_share is not None:
+            head["observed_hit_share"] = self.observed_hit_share
         with (
             whole(path) as partial,
             partial.open("wb") as raw,
@@ -76,7 +80,7 @@ class ArrivalPlan:
             raise InputError([Problem(str(path), f"format is {head.get('format')!r}, expected {FORMAT!r}")])
         try:
             requests = tuple(_request(*row) for row in rows)
-            plan = cls(requests, head["block_size"], tuple(head["notes"]))
+            plan = cls(requests, head["block_size"], tuple(head["notes"]), head.get("observed_hit_share"))
             intact = plan.digest == head["digest"]
         except (LookupError, TypeError, ValueError) as error:
             raise InputError([Problem(str(path), f"not an arrival plan: {error!r}")]) from None

@@ -30,7 +30,8 @@ def offer(spec: WorkloadSpec, data: TraceData) -> Offered:
         block_size = _scaled(data.block_size, scale)
     prefixes = SharedPrefixes(spec.prefix, block_size, spec.seed)
     slots = _slots(spec.trace, data, first, outputs, prefixes)
-    return Offered(slots, outputs, block_size, (*_notes(spec.trace, data, first, last), *prefixes.notes()))
+    notes = (*_notes(spec.trace, data, first, last), *prefixes.notes())
+    return Offered(slots, outputs, block_size, notes, data.observed_hit_share(first, last))
 
 
 def _range(spec: WorkloadSpec, usable: int) -> tuple[int, int]:

@@ -43,3 +43,4 @@ class Offered:
     outputs: Sequence[int]
     block_size: int
     notes: tuple[str, ...] = ()
+    observed_hit_share: float | None = None

@@ -4,14 +4,15 @@ import json
 from pathlib import Path
 
 from scheduler_core.spec.workload import Trace
+from scheduler_core.workload.traces.data import TraceData
 from scheduler_core.workload.traces.reader import read_trace
 from tests.cli.conftest import Headway
 
 
-def read_back(out: str) -> int:
-    """Rows of the trace that the printed section names."""
+def read_back(out: str) -> TraceData:
+    """The trace that the printed section names."""
     section = json.loads(out.removeprefix("trace: "))
-    return len(read_trace(Path(section["file"]), Trace.model_validate(section)))
+    return read_trace(Path(section["file"]), Trace.model_validate(section))
 
 
 def test_a_log_becomes_a_trace_that_can_be_named_at_once(headway: Headway, tmp_path: Path) -> None:
@@ -32,7 +33,8 @@ def test_a_log_becomes_a_trace_that_can_be_named_at_once(headway: Headway, tmp_p
     ran = headway("trace", "convert", str(tmp_path / "log"), str(tmp_path / "out.jsonl"), "--from", "sglang")
     assert ran.status == 0
     assert "25 % of the prompt tokens" in ran.err
-    assert read_back(ran.out) == 3
+    trace = read_back(ran.out)
+    assert (len(trace), trace.observed_hit_share()) == (3, 0.25)
 
 
 def test_an_unknown_kind_of_log_names_those_that_there_are(headway: Headway, tmp_path: Path) -> None:
@@ -52,6 +54,6 @@ def test_clients_are_drawn_the_same_for_a_seed(headway: Headway, tmp_path: Path)
         out = tmp_path / f"{name}.jsonl"
         ran = headway("trace", "draw", str(tmp_path), str(out), "--for-s", "100", "--seed", str(seed))
         assert ran.status == 0
-        assert 200 < read_back(ran.out) < 400
+        assert 200 < len(read_back(ran.out)) < 400
         texts.append(out.read_text())
     assert texts[0] == texts[1] != texts[2]

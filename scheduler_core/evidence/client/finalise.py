@@ -118,6 +118,7 @@ def _summary(
         duration_s=(finished.at_ns if finished is not None else tables.window.end_ns) / 1e9,
         steps=0,
         ties=0,
+        observed_hit_share=started.observed_hit_share,
         outputs_digest=None,
         lengths_digest=requests.lengths_digest(),
         output_tokens=requests.finished_tokens(),

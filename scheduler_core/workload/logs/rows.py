@@ -53,6 +53,8 @@ class ReadLog:
         for name in ("tenant", "session"):
             if any(getattr(request, name) for request in self.requests):
                 found[name] = name
+        if self.observed_hit_share is not None:
+            found["cached_tokens"] = "cached_tokens"
         if any(request.blocks for request in self.requests):
             found["prefix_blocks"] = "prefix_blocks"
         return found
@@ -80,7 +82,7 @@ class ReadLog:
                 "prompt_tokens": request.prompt_tokens,
                 "output_tokens": request.output_tokens,
             }
-            row |= {name: getattr(request, name) for name in ("tenant", "session") if name in columns}
+            row |= {name: getattr(request, name) for name in ("tenant", "session", "cached_tokens") if name in columns}
             if "prefix_blocks" in columns:
                 row["prefix_blocks"] = list(request.blocks)
             yield json.dumps(row)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from scheduler_core.types.errors import InputError, Problem
-from scheduler_core.workload.traces.data import Rejected
+from scheduler_core.workload.traces.data import NOT_SAID, Rejected
 from scheduler_core.workload.traces.layouts import NAMED, Layout
 from scheduler_core.workload.traces.parents import ParentColumn
 from scheduler_core.workload.traces.values import RowError, block_ids, clock, instant, label, number, show, tokens
@@ -34,6 +34,7 @@ class Collector:
         self.tenants, self.tiers = LabelColumn(), LabelColumn()
         self.sessions, self.turns = array("q"), array("q")
         self.block_ids, self.block_starts = array("q"), array("q", [0])
+        self.cached = array("q")
         self.parents = ParentColumn(layout) if layout.columns.parents else None
         self.rows = 0
         self.zero_output_rows = 0
@@ -104,6 +105,7 @@ class Collector:
         tenant = label(columns.tenant, values.get(columns.tenant)) if columns.tenant else None
         tier = label(columns.tier, values.get(columns.tier)) if columns.tier else None
         ids = self._ids(values, prompt) if columns.prefix_blocks else None
+        cached = self._cached(values, prompt) if columns.cached_tokens else None
         if self.parents is not None:
             self.parents.add(line, values)
         if self.layout.has_sessions:
@@ -114,6 +116,8 @@ class Collector:
             self.tenants.add(tenant)
         if tier is not None:
             self.tiers.add(tier)
+        if cached is not None:
+            self.cached.append(cached)
         if ids is not None:
             self.block_ids.extend(ids)
             self.block_starts.append(len(self.block_ids))
@@ -142,6 +146,17 @@ class Collector:
             if other is not None and len(ids) == -(-prompt // other):
                 self._misfits[other] = self._misfits.get(other, 0) + 1
         raise RowError(f"{prompt} prompt tokens are {fits} blocks of {size}, but {name} has {len(ids)} ids")
+
+    def _cached(self, values: Mapping[str, Any], prompt: int) -> int:
+        """Tokens found in the server's cache; `NOT_SAID` where the row does not say."""
+        name = self.layout.columns.cached_tokens
+        value = values.get(name) if name else None
+        if name is None or value is None or str(value).strip() == "":
+            return NOT_SAID
+        count = tokens(name, value, text=self._text)
+        if count > prompt:
+            raise RowError(f"{name} is {count}, more than the {prompt} tokens of the prompt")
+        return count
 
     def _misfit_summary(self) -> list[Problem]:
         """One problem ahead of the rows when block counts tell that the block size is another format's."""

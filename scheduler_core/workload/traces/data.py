@@ -8,6 +8,7 @@ from hashlib import blake2b
 from itertools import pairwise
 
 DIGEST_FORM = "headway-trace/1"
+NOT_SAID = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class TraceData:
     timed: bool = True
     block_size: int | None = None
     blocks: Blocks | None = None
+    cached: "array[int] | None" = None
     parents: Parents | None = None
     tenants: Labels | None = None
     tiers: Labels | None = None
@@ -89,6 +91,17 @@ class TraceData:
 
     def __len__(self) -> int:
         return len(self.prompts)
+
+    def observed_hit_share(self, first: int = 0, last: int | None = None) -> float | None:
+        """Share of the prompt tokens of rows ``[first, last)`` that the logged server found in its prefix cache.
+
+        Over the rows that say; None where none does.
+        """
+        if self.cached is None:
+            return None
+        rows = [row for row in range(len(self))[first:last] if self.cached[row] != NOT_SAID]
+        prompts = sum(self.prompts[row] for row in rows)
+        return sum(self.cached[row] for row in rows) / prompts if prompts else None
 
     @property
     def span_ns(self) -> int:

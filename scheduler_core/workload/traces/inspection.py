@@ -29,8 +29,9 @@ class Inspection(BaseModel, frozen=True, extra="forbid"):
     ``rows`` are all data rows of the file, ``usable_rows`` those that a replay plays. ``rate_rps`` is
     ``(usable_rows - 1) / span_s``, None when all rows have one time or none has any; ``replay_s`` is how long the
     arrivals take at the speed asked for. ``prefix_hit_blocks`` are the leading block ids that earlier rows had too:
-    what a cache without bounds could save. ``digest`` is that of the usable rows as integers, ``sha256`` that of the
-    file.
+    what a cache without bounds could save; ``observed_hit_share`` is the share of the prompt tokens that the logged
+    server found in its cache, where the file says. ``digest`` is that of the usable rows as integers, ``sha256`` that
+    of the file.
     """
 
     format: str
@@ -57,6 +58,7 @@ class Inspection(BaseModel, frozen=True, extra="forbid"):
     blocks: int | None
     prefix_hit_blocks: int | None
     prefix_hit_share: float | None
+    observed_hit_share: float | None
     sessions: int | None
     tenants: dict[str, int] | None
     tiers: dict[str, int] | None
@@ -125,6 +127,7 @@ def describe(data: TraceData, trace: Trace) -> Inspection:
         blocks=blocks,
         prefix_hit_blocks=hits,
         prefix_hit_share=hits / blocks if blocks and hits is not None else None,
+        observed_hit_share=data.observed_hit_share(),
         sessions=len(set(data.sessions) - {-1}) if data.sessions is not None else None,
         tenants=_counts(data.tenants),
         tiers=_counts(data.tiers),

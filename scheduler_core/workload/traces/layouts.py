@@ -75,7 +75,7 @@ class Layout:
         names = [columns.arrival] if self.timed else []
         names += [columns.prompt_tokens, columns.output_tokens, *self.ones]
         own = (columns.tenant, columns.tier, columns.session, columns.prefix_blocks)
-        names += [name for name in (*own, columns.id, columns.parents, columns.think) if name]
+        names += [name for name in (*own, columns.id, columns.parents, columns.think, columns.cached_tokens) if name]
         names += self.needs
         if self.chat is not None:
             names += [self.chat.own, self.chat.parent, self.chat.turn]

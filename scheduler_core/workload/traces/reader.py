@@ -56,6 +56,7 @@ def _assemble(rows: Collector, layout: Layout, trace: Trace, lines: Lines, unrea
         timed=layout.timed,
         block_size=layout.block_size,
         blocks=_blocks(rows, order) if layout.columns.prefix_blocks else None,
+        cached=_taken(rows.cached, order) if layout.columns.cached_tokens else None,
         parents=None if rows.parents is None else rows.parents.resolved(order),
         tenants=_labels(rows.tenants, order) if layout.columns.tenant else None,
         tiers=_labels(rows.tiers, order) if layout.columns.tier else None,
