@@ -118,7 +118,7 @@ class _Folding:
         loads, held = self.fold.loads, self.fold.device_bytes
         return RunTables(
             started=started,
-            requests=Requests(rows, self.labels, self.fold.window.opens_with),
+            requests=Requests(rows, self.labels, self.fold.window.opens_with, _degraded_quality(started)),
             window=self.fold.window,
             steps=self.totals,
             tiers=tiers,
@@ -135,6 +135,12 @@ class _Folding:
         """All figures, audited; ``place`` is (arm, repeat)."""
         figures = compute_all(tables)
         return _summary(tables, self.fold, place, figures, self.audit.report(tables.requests, figures))
+
+
+def _degraded_quality(started: RunStarted) -> float | None:
+    """The score that the run's policy declares for answers to degraded requests."""
+    declared = (started.policy.get("admission") or {}).get("degrade_quality")
+    return None if declared is None else float(declared)
 
 
 def _first(stream: Iterator[Record]) -> tuple[RunStarted, Iterator[Record]]:

@@ -25,7 +25,7 @@ from scheduler_core.types.cluster_records import (
 )
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
-from scheduler_core.types.reasons import Outcome, Stall
+from scheduler_core.types.reasons import Disposal, Outcome, Stall
 from scheduler_core.types.records import (
     Admitted,
     Arrived,
@@ -56,7 +56,7 @@ REQUEST_INTS = (
     "request", "tenant", "tier", "prompt_tokens", "output_limit", "output_tokens", "hit_tokens", "rehit_tokens",
     "preemptions", "recomputed_tokens", "steps", "stalled_steps", "arrival_ns", "ended_ns", "first_token_ns",
     "last_token_ns", "first_gap_ns", "longest_gap_ns", "longest_gap_index", "longest_gap_cause", "stall_cause",
-    "outcome", "stage", "reason", "cold", "queue_first_ns", "prefill_first_ns", "hidden_ns", "pauses",
+    "outcome", "stage", "reason", "cold", "queue_first_ns", "prefill_first_ns", "hidden_ns", "pauses", "degraded",
 )  # fmt: skip
 SEGMENT_COLUMNS = tuple(f"{name}_ns" for name in SEGMENTS)
 STEP_INTS = (
@@ -85,6 +85,7 @@ class Labels:
     stages: Codes = field(default_factory=Codes)
     reasons: Codes = field(default_factory=Codes)
     causes: Codes = field(default_factory=Codes)
+    changes: Codes = field(default_factory=Codes)
 
 
 @dataclass
@@ -166,7 +167,7 @@ class RunFold:
             Loaded: self._loaded,
             Arrived: self._arrived,
             Routed: self._routed,
-            Gated: lambda record: None,  # a throttled request waits, a rejected one ends: both have their own records
+            Gated: self._gated,
             Admitted: self._admitted,
             Deferred: self._deferred,
             Step: self._step,
@@ -232,6 +233,12 @@ class RunFold:
         self._open[record.request] = line = Timeline(record)
         self._instances[line.instance].enter(record.at_ns)
         self.window.arrived(record.request, record.at_ns)
+
+    def _gated(self, record: Gated) -> None:
+        """A throttled request waits, a rejected one ends, and both have their own records: what is left is less."""
+        line = self._open.get(record.request)
+        if line is not None and record.disposal == Disposal.DEGRADE:
+            line.degraded = f"output_limit={record.output_limit}, priority={record.priority}"
 
     def _routed(self, record: Routed) -> None:
         line = self._open.get(record.request)
@@ -440,6 +447,7 @@ class RunFold:
             *_first_parts(line),
             max(0, line.work - sum(line.segments[rank] for rank in _WORK_RANKS)),
             line.pauses,
+            labels.changes.code(line.degraded) if line.degraded else MISSING,
             *line.segments,
         )
 

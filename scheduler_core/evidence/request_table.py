@@ -36,6 +36,7 @@ def request_columns(requests: Requests) -> dict[str, Any]:
     for name, column in requests.columns.items():
         _put(columns, name, _values(column), column.absent)
     _causes(columns, rows, requests)
+    _degraded(columns, rows, requests)
     return columns
 
 
@@ -79,8 +80,17 @@ def _causes(columns: dict[str, Any], rows: Mapping[str, Ints], requests: Request
     causes = requests.labels.causes
     gap: Mask = rows["longest_gap_ns"] == MISSING
     stall: Mask = rows["stall_cause"] == MISSING
-    always = np.ones(len(requests), dtype=np.bool_)
     _put(columns, "longest_gap_token", pa.array(rows["longest_gap_index"], mask=gap), [(Absence.NOT_APPLICABLE, gap)])
     _put(columns, "longest_gap_cause", text(rows["longest_gap_cause"], causes), [(Absence.NOT_APPLICABLE, gap)])
     _put(columns, "stall_cause", text(rows["stall_cause"], causes), [(Absence.NOT_APPLICABLE, stall)])
-    _put(columns, "degraded", pa.nulls(len(requests), pa.string()), [(Absence.NOT_APPLICABLE, always)])
+
+
+def _degraded(columns: dict[str, Any], rows: Mapping[str, Ints], requests: Requests) -> None:
+    """What was changed about a request, and the score that the user gives answers to such requests."""
+    whole = ~requests.degraded
+    _put(columns, "degraded", text(rows["degraded"], requests.labels.changes), [(Absence.NOT_APPLICABLE, whole)])
+    declared = requests.degraded_quality
+    scores = np.full(len(requests), 0.0 if declared is None else declared)
+    unknown: Mask = requests.degraded if declared is None else np.zeros(len(requests), dtype=np.bool_)
+    absent = [(Absence.NOT_APPLICABLE, whole), (Absence.NOT_MEASURED, unknown)]
+    _put(columns, "degraded_quality", pa.array(scores, mask=whole | unknown), absent)

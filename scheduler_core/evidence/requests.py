@@ -74,11 +74,15 @@ _SEGMENT_FIELDS = {
 
 @dataclass(frozen=True)
 class Requests:
-    """All requests that arrived, ordered by index; ``rows`` are the integer columns of the fold."""
+    """All requests that arrived, ordered by index; ``rows`` are the integer columns of the fold.
+
+    ``degraded_quality`` is the user's own score of answers to degraded requests, None where there is none.
+    """
 
     rows: Mapping[str, Ints]
     labels: Labels
     measured_from: int
+    degraded_quality: float | None = None
 
     def __len__(self) -> int:
         return len(self.rows["request"])
@@ -93,6 +97,11 @@ class Requests:
     def measured(self) -> Mask:
         """Scheduled inside the measured window."""
         return np.asarray(self.rows["request"] >= self.measured_from, dtype=np.bool_)
+
+    @cached_property
+    def degraded(self) -> Mask:
+        """Taken in as less than was asked for."""
+        return np.asarray(self.rows["degraded"] != MISSING, dtype=np.bool_)
 
     @cached_property
     def cold(self) -> Mask:

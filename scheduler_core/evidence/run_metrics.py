@@ -168,6 +168,10 @@ def _rates() -> list[Metric]:
              _outcome_share(Outcome.REJECTED)),
         _run("timeout_share", "share", "timed out / offered measured requests", "lower",
              _outcome_share(Outcome.TIMED_OUT)),
+        _run("degraded_share", "share", "taken in as less than was asked for (shorter output, lower tier) / offered "
+             "measured requests; the quality of such answers is the user's to declare", "lower",
+             lambda run: _ratio(float((run.requests.measured & run.requests.degraded).sum()),
+                                float(run.requests.measured.sum()))),
         _run("failure_share", "share", "failed / offered measured requests", "lower", _outcome_share(Outcome.FAILED)),
         _run("cut_off_share", "share", "cancelled or cut off / offered measured requests", "lower",
              _outcome_share(Outcome.CANCELLED, Outcome.CUT_OFF)),
@@ -271,9 +275,6 @@ def _absences() -> list[Metric]:
                "lower", none, "the model has no experts"),
         _never("scale_out_latency_ms", "ms", "scaling decided to the new instance serving", "lower", none, fixed),
         _never("recovery_ms", "ms", "an instance lost to the load served as before", "lower", none, fixed),
-        _never("degraded_share", "share", "requests served with less than asked (shorter output, smaller or lower-"
-               "precision instance) / offered; the quality of each variant is the user's to declare", "lower", none,
-               "no admission rule of this run degrades"),
         _never("isolation_shift_share", "share", "shift of one class's p99 when the other's load doubles", "lower",
                Absence.NOT_MEASURED, "needs a run with the other class doubled"),
         _never("concurrency_capacity", "requests", "highest load that meets the SLO at the stated attainment",

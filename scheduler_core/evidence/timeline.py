@@ -42,6 +42,7 @@ class Timeline:
         "arrived",
         "cause",
         "cursor",
+        "degraded",
         "first_gap",
         "first_token",
         "gap_handoff",
@@ -91,6 +92,7 @@ class Timeline:
         self.longest_gap: Ns | None = None
         self.longest_index = 0
         self.cause = ""
+        self.degraded = ""
         self.stall_cause = ""
         self.gap_preempted = self.gap_handoff = self.gap_paused = False
         self.pauses = 0

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from scheduler_core.policies.rounds import GROWTH_STEPS, SHRINK, Figures
 from scheduler_core.request.spec import RequestSpec
-from scheduler_core.sched.gate import Disposal, GateAnswer, GateInputs
+from scheduler_core.sched.gate import GateAnswer, GateInputs
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.view import RequestView, View
 from scheduler_core.spec.policy import AdmissionSection, PolicySpec
 from scheduler_core.types.plan import Grant, Phase
-from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.reasons import Disposal, Outcome
 from scheduler_core.types.time import NS_PER_S, Ns, ns_from_ms, ns_from_s
 
 _DECODE = Phase.DECODE

@@ -1,20 +1,11 @@
 """The gate: what becomes of a request at the moment it is submitted."""
 
-from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from scheduler_core.request.spec import RequestSpec
+from scheduler_core.types.reasons import Disposal
 from scheduler_core.types.records import Gated
 from scheduler_core.types.time import Ns
-
-
-class Disposal(StrEnum):
-    """Exactly one of these becomes of every request (A0)."""
-
-    QUEUE = "queue"
-    THROTTLE = "throttle"
-    REJECT = "reject"
-    DEGRADE = "degrade"
 
 
 class GateInputs(NamedTuple):

@@ -10,7 +10,7 @@ from scheduler_core.sched.aging import AgedQueue, HeldQueue, queue_of
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.commit import commit, end, release_batch
 from scheduler_core.sched.decisions import Place
-from scheduler_core.sched.gate import Disposal, Gate, GateAnswer, gated_record
+from scheduler_core.sched.gate import Gate, GateAnswer, gated_record
 from scheduler_core.sched.laws import check_conservation, check_liveness, check_residence
 from scheduler_core.sched.memory import BlockMemory, blocks_for
 from scheduler_core.sched.moving import (
@@ -34,7 +34,7 @@ from scheduler_core.sched.state_view import StateView
 from scheduler_core.sched.stopping import Stop, requeue
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.plan import StepPlan, StepResult
-from scheduler_core.types.reasons import Outcome, Preempt, Reject
+from scheduler_core.types.reasons import Disposal, Outcome, Preempt, Reject
 from scheduler_core.types.records import Record
 from scheduler_core.types.time import Ns
 

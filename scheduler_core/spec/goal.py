@@ -27,9 +27,16 @@ MetricName = Literal[
     "throughput_tokens_per_s",
     "throughput_requests_per_s",
     "completion_share",
+    "rejection_share",
+    "timeout_share",
+    "degraded_share",
     "peak_kv_blocks",
     "peak_memory_mb",
 ]
+
+
+OF_OFFERED = ("rejection_share", "timeout_share", "degraded_share")
+"""Shares of offered requests that may well be 0: their change is a difference, not a ratio."""
 
 
 class GoalSpec(Spec):
@@ -40,7 +47,8 @@ class GoalSpec(Spec):
     better_by: Fraction = Field(0.10, gt=0, lt=1, description="Least relative gain worth having.")
     guard: dict[MetricName, Fraction] = Field(
         default={"tpot_p95_ms": 0.05, "goodput_rps": -0.02},
-        description='Relative change still allowed in each: "+5%" for a time, "-2%" for a rate.',
+        description='Change still allowed in each: "+5%" of a time, "-2%" of a rate, and of rejection_share, '
+        'timeout_share and degraded_share "+2%" of all offered requests.',
     )
     confidence: float = Field(0.95, gt=0.5, lt=1)
     looks: tuple[int, ...] = Field(

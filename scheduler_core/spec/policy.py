@@ -204,6 +204,11 @@ class AdmissionSection(Spec):
     degrade_priority: int | None = Field(
         None, ge=0, le=1000, description="Degrade: added to the priority number of a degraded request: a lower tier."
     )
+    degrade_quality: Share | None = Field(
+        None,
+        description="Degrade: your own score of answers to degraded requests, 1 being as good. It is kept with each of "
+        "them and decides nothing; absent: not measured.",
+    )
 
 
 class FeedbackSection(Spec):

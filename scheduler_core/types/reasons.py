@@ -64,3 +64,12 @@ class Stall(StrEnum):
     HELD_BY_POLICY = "held_by_policy"
     OTHERS_PREFILL = "others_prefill"
     IN_FLIGHT = "in_flight"
+
+
+class Disposal(StrEnum):
+    """What becomes of a request at the gate, exactly one of these for every request (A0)."""
+
+    QUEUE = "queue"
+    THROTTLE = "throttle"
+    REJECT = "reject"
+    DEGRADE = "degrade"

@@ -11,8 +11,8 @@ from typing import Literal
 
 from scheduler_core.evidence.latency_metrics import censored_name
 from scheduler_core.evidence.metrics import METRICS
-from scheduler_core.spec.goal import GoalSpec
-from scheduler_core.verdict.pairs import Changes, Pair, bounded, changes, relative
+from scheduler_core.spec.goal import OF_OFFERED, GoalSpec
+from scheduler_core.verdict.pairs import Changes, Pair, bounded, changes, differences, relative
 from scheduler_core.verdict.schema import Gate, Interval
 from scheduler_core.verdict.wording import amount, percent, within
 
@@ -73,9 +73,15 @@ def claims(goal: GoalSpec, pairs: Sequence[Pair], *, exact: bool, extra: dict[st
     guards |= {name: share for name, share in (extra or {}).items() if name not in guards}
     wanted += [(name, "guard", share) for name, share in guards.items() if name != goal.primary]
     return [
-        Claim(name, role, margin, changes(pairs, censored_name(name) or name, exact=exact), within_error(pairs, name))
+        Claim(name, role, margin, _changes(pairs, name, exact=exact), within_error(pairs, name))
         for name, role, margin in wanted
     ]
+
+
+def _changes(pairs: Sequence[Pair], metric: str, *, exact: bool) -> Changes:
+    if metric in OF_OFFERED:
+        return differences(pairs, metric, exact=exact)
+    return changes(pairs, censored_name(metric) or metric, exact=exact)
 
 
 def holm(p_values: Sequence[float], alpha: float) -> list[float]:
@@ -196,6 +202,13 @@ def _interval(evidence: Changes, confidence: float) -> Interval | None:
 
 def gate_words(gate: Gate) -> str:
     """What the gate asks: ``at least 10 % better`` or ``at most 5 % worse``."""
+    if gate.metric in OF_OFFERED:
+        less = gate.margin if gate.role == "primary" else -gate.margin
+        return f"{gate.role if gate.role == 'guard' else 'gate'}: " + (
+            f"at least {less * 100:.3g} % of all offered requests fewer"
+            if less > 0
+            else f"at most {-less * 100:.3g} % of all offered requests more"
+        )
     if gate.role == "primary":
         return f"gate: at least {gate.margin * 100:.3g} % better"
     allowed = gate.margin if gate.better == "lower" else -gate.margin

@@ -53,6 +53,13 @@ KNOBS: dict[str, tuple[Knob, ...]] = {
         Knob("batch.token_budget", 2.0, "larger steps use the device better"),
         Knob("batch.size", 2.0, "more requests share a step"),
     ),
+    "rejection": (
+        Knob("admission.reject_queued_tokens", 2.0, "newcomers are refused later"),
+        Knob("admission.reject_wait_ms", 2.0, "newcomers are refused later"),
+        Knob("batch.queue_limit", 2.0, "more may wait"),
+    ),
+    "timeout": (Knob("batch.size", 2.0, "requests are admitted before their time is over"),),
+    "degraded": (Knob("admission.degrade_wait_ms", 2.0, "newcomers are degraded later"),),
     "peak": (Knob("cache.blocks", 0.75, "a smaller pool bounds memory"),),
 }
 

@@ -6,7 +6,7 @@ the log ratio candidate / baseline per pair; its interval is Student's t over pa
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler_core.evidence.schema import Absence, ClassSummary, Figure, RunSummary
 
@@ -82,6 +82,16 @@ class Changes:
 def changes(pairs: Sequence[Pair], metric: str, *, exact: bool) -> Changes:
     """Changes of ``metric`` over ``pairs``."""
     return changes_of(pairs, lambda run: run.metrics.get(metric), exact=exact)
+
+
+def differences(pairs: Sequence[Pair], metric: str, *, exact: bool) -> Changes:
+    """As `changes`, of a share that may be 0: such that `relative` of each is candidate - baseline, at least -0.999."""
+    found = changes(pairs, metric, exact=exact)
+    if found.missing:
+        return found
+    shares = [[run.metrics[metric].value or 0.0 for run in pair] for pair in pairs]
+    logs = tuple(math.log1p(max(candidate - baseline, -0.999)) for baseline, candidate in shares)
+    return replace(found, logs=logs)
 
 
 def class_changes(pairs: Sequence[Pair], name: str, metric: str, *, exact: bool) -> Changes:

@@ -2,6 +2,7 @@
 
 import math
 
+from scheduler_core.spec.goal import OF_OFFERED
 from scheduler_core.verdict.schema import Interval
 
 # Rank in "runnability > latency > throughput": a broken guard of equal or higher rank than the primary rejects.
@@ -10,7 +11,7 @@ RUNNABILITY, LATENCY, THROUGHPUT = 0, 1, 2
 
 def rank(metric: str) -> int:
     """Priority of a metric; resources such as memory rank with throughput."""
-    if metric in ("completion_share", "failure_share", "timeout_share"):
+    if metric in ("completion_share", "failure_share", *OF_OFFERED):
         return RUNNABILITY
     return LATENCY if metric.endswith("_ms") or metric == "stall_share" else THROUGHPUT
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from scheduler_core.types.records import Arrived, Finished
+from scheduler_core.types.records import Arrived, Finished, Gated
 from tests.evidence.played import play, summarise
 
 
@@ -32,6 +33,29 @@ def test_every_run_passes_its_audit(policy: dict[str, Any], kv_blocks: int, tmp_
     assert summary.metrics["unattributed_share_max"].value == 0
     print(summary.outcomes, summary.metrics["preemptions"].value, summary.metrics["hit_rate"].value)
     print(summary.longest_gap_causes)
+
+
+@pytest.mark.parametrize("declared", [None, 0.8])
+def test_who_was_degraded_is_told_with_what_was_changed_and_the_declared_score(
+    declared: float | None, tmp_path: Path
+) -> None:
+    """Above half of the pool newcomers get 8 tokens at most and stand 2 tiers lower; the record says who they were."""
+    admission = {"degrade_kv_share": 0.5, "degrade_output_tokens": 8, "degrade_priority": 2}
+    policy = {"policy": "vllm_v1", "admission": admission | ({} if declared is None else {"degrade_quality": declared})}
+    workload = {"arrivals": {"poisson": {"rate_rps": 20}}}
+    records = play(policy, workload, kv_blocks=110)
+    summary = summarise(records, tmp_path, workload=workload)
+    less = {record.request for record in records if isinstance(record, Gated) and record.disposal == "degrade"}
+    assert 5 < len(less) < 120
+    assert summary.metrics["degraded_share"].value == len(less) / 120
+    rows = pq.read_table(tmp_path / "requests.parquet").to_pylist()
+    for row in rows:
+        degraded = row["request"] in less
+        assert row["degraded"] == ("output_limit=8, priority=2" if degraded else None)
+        assert row["degraded_absence"] == (None if degraded else "not_applicable")
+        assert row["degraded_quality"] == (declared if degraded else None)
+        absent = None if degraded and declared else "not_measured" if degraded else "not_applicable"
+        assert row["degraded_quality_absence"] == absent
 
 
 def test_requests_given_up_and_out_of_time_are_outcomes_of_their_own(tmp_path: Path) -> None:

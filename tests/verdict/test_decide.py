@@ -8,7 +8,7 @@ from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.verdict.decide import decide
 from scheduler_core.verdict.schema import Comparison
 from scheduler_core.verdict.text import render
-from tests.verdict.arms import arms, experiment, summary, tenant
+from tests.verdict.arms import arms, experiment, figure, summary, tenant
 
 NEAR = (0.99, 1.0, 1.01, 1.0, 1.0)
 
@@ -169,6 +169,42 @@ def test_noise_free_model_is_exact() -> None:
     found = compare(runs)
     assert found.decision == "accept"
     assert "exact, no interval" in found.gates[0].sentence
+
+
+def with_share(metric: str, baseline: float, candidate: float) -> list[RunSummary]:
+    """Runs in which the candidate wins by 30 %, and a share of offered requests is as given."""
+    shares = {"baseline": figure(metric, baseline), "candidate": figure(metric, candidate)}
+    return [run.model_copy(update={"metrics": {**run.metrics, metric: shares[run.arm]}}) for run in arms(WIN)]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "decision", "words"),
+    [
+        (0.0, 0.01, "accept", "rejection_share 0 % -> 1 %, +1 %"),
+        (0.0, 0.10, "reject", "guard: at most 2 % of all offered requests more: failed"),
+        (0.30, 0.31, "accept", "+1 %"),
+        (0.30, 0.0, "accept", "-30 %"),
+    ],
+)
+def test_a_share_of_offered_requests_is_guarded_by_its_difference(
+    baseline: float, candidate: float, decision: str, words: str
+) -> None:
+    """From nothing to 1 % is one more in a hundred and within 2; as a ratio it would be infinite."""
+    goal = {"guard": {"rejection_share": "+2%"}}
+    found = compare(with_share("rejection_share", baseline, candidate), goal=goal)
+    gate = next(gate for gate in found.gates if gate.metric == "rejection_share")
+    assert found.decision == decision
+    assert words in gate.sentence
+    assert gate.change == pytest.approx(candidate - baseline)
+
+
+@pytest.mark.parametrize(("after", "decision"), [(0.25, "accept"), (0.35, "reject")])
+def test_fewer_timeouts_may_be_the_gain(after: float, decision: str) -> None:
+    """40 % -> 25 % is 15 of a hundred fewer, more than the 10 that are asked for; 40 % -> 35 % is not."""
+    goal = {"primary": "timeout_share", "better_by": "10%", "guard": {}}
+    found = compare(with_share("timeout_share", 0.4, after), goal=goal)
+    assert found.decision == decision
+    assert "gate: at least 10 % of all offered requests fewer" in found.gates[0].sentence
 
 
 def test_newest_attempt_counts() -> None:

@@ -144,7 +144,9 @@ class ClientFold:
         delay = min(sent, end) - arrived.at_ns
         queued = min(stream.queue_ns or 0, end - arrived.at_ns - delay)
         values = dict.fromkeys((*REQUEST_INTS, *SEGMENT_COLUMNS, *CLIENT_INTS), 0)
-        values |= dict.fromkeys(("longest_gap_cause", "stall_cause", "queue_first_ns", "prefill_first_ns"), MISSING)
+        values |= dict.fromkeys(
+            ("longest_gap_cause", "stall_cause", "queue_first_ns", "prefill_first_ns", "degraded"), MISSING
+        )
         values |= {
             "request": record.request,
             "tenant": labels.tenants.code(arrived.tenant),

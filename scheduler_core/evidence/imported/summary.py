@@ -137,7 +137,7 @@ def _gap_columns(run: MeasuredRun) -> Iterator[tuple[Ints, Floats]]:
 
 def _rows(run: MeasuredRun, labels: Labels) -> dict[str, Ints]:
     rows = {name: np.zeros(len(run.requests), dtype=np.int64) for name in (*REQUEST_INTS, *SEGMENT_COLUMNS)}
-    for name in ("longest_gap_cause", "stall_cause", "hit_tokens", "queue_first_ns", "prefill_first_ns"):
+    for name in ("longest_gap_cause", "stall_cause", "hit_tokens", "queue_first_ns", "prefill_first_ns", "degraded"):
         rows[name][:] = MISSING
     for index, request in enumerate(run.requests):
         for name, value in _row(index, request, labels).items():
