@@ -16,6 +16,7 @@ from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.policies.resolving import resolve_arms
 from scheduler_core.spec.experiment import ExperimentSpec, Place
 from scheduler_core.spec.job import Message, ProgressMessage, RunJob
+from scheduler_core.spec.parallel import Parallel
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Profile
@@ -175,14 +176,12 @@ def _profiles(spec: ExperimentSpec) -> tuple[Profile | None, dict[str, Profile],
         return profiles.beside(spec.target.torch), {}, []
     notes = []
 
-    def choose(name: str, where: str) -> Profile:
-        profile, origin = profiles.choose(name, where)
+    def choose(name: str, where: str, parallel: Parallel | None) -> Profile:
+        profile, origin = profiles.choose(name, where, parallel)
         notes.append(f"profile {profile.name} ({origin}): {profile.model} on {profile.device}")
         return profile
 
-    profile = choose(modelled.profile, "target.modelled.profile")
-    groups = {} if modelled.topology is None else modelled.topology.profiles(choose)
-    return profile, groups, notes
+    return *modelled.profiles(choose), notes
 
 
 def _run(played: Played, where: Step, folder: Path, on_step: Callable[[Step], None]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from headway.config import cache_folder
 from scheduler_core.files import write_json
+from scheduler_core.spec.parallel import Parallel
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.profiles import choose_profile, profile_of
 from scheduler_core.spec.target import Profile, TorchTarget
@@ -36,13 +37,13 @@ def kept() -> list[Profile]:
     return found
 
 
-def choose(name: str, where: str = "target.modelled.profile") -> tuple[Profile, str]:
+def choose(name: str, where: str = "target.modelled.profile", parallel: Parallel | None = None) -> tuple[Profile, str]:
     """The profile called ``name`` (``auto``: the newest calibrated here, else the bundled one) and where it is from.
 
     Raises:
         InputError: there is none of that name; the message lists those there are.
     """
-    profile = choose_profile(name, kept(), where=where)
+    profile = choose_profile(name, kept(), where=where, parallel=parallel)
     if profile.kind != "measured":
         return profile, "bundled reference" if profile.kind == "reference" else profile.kind
     return profile, "calibrated on this machine"

@@ -84,9 +84,7 @@ def play_search(spec: SearchSpec, *, base: Path, on_policy: Callable[[int, int],
     from gpu_runner.search.play import Search
 
     assert spec.target.modelled is not None  # the spec's own rule
-    profile, _ = profiles.choose(spec.target.modelled.profile)
-    topology = spec.target.modelled.topology
-    groups = {} if topology is None else topology.profiles(lambda name, where: profiles.choose(name, where)[0])
+    profile, groups = spec.target.modelled.profiles(lambda *asked: profiles.choose(*asked)[0])
     plan = read_plan(spec.workload, base)
     found = Studied(spec.name, search=Search(spec, plan, profile, groups).result(on_policy, lambda: False))
     assert found.search is not None

@@ -73,18 +73,13 @@ def read_draft(data: object, *, user: User) -> Draft:
     if spec.target.server is not None:
         require_endpoints(spec.target.server.places())
     modelled = spec.target.modelled
-    profile = None if modelled is None else resolve_profile(name=modelled.profile, where="target.modelled.profile")
-    topology = None if modelled is None else modelled.topology
+    profile, groups = (None, {}) if modelled is None else modelled.profiles(resolve_profile)
     return Draft(
         spec=spec,
         policies=resolve_arms(spec, profile),
         profile=profile if spec.target.torch is None else profile_beside(spec.target.torch),
-        group_profiles={} if topology is None else topology.profiles(_profile_at),
+        group_profiles=groups,
         device_kind=device_kind_of(spec.target),
         workload_version=workloads.get(used.get("workload", "")),
         policy_versions={name: policies[used[f"arms.{name}"]] for name in spec.arms if f"arms.{name}" in used},
     )
-
-
-def _profile_at(name: str, where: str) -> Profile:
-    return resolve_profile(name=name, where=where)

@@ -17,6 +17,7 @@ from controlplane.runs.services import queue_run
 from controlplane.runs.services.queueing import check_quota
 from controlplane.specs import parse_name
 from scheduler_core.spec import target as spec
+from scheduler_core.spec.parallel import Parallel
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.profiles import choose_profile, profile_of
 from scheduler_core.types.errors import InputError, Problem
@@ -67,13 +68,13 @@ def device_kind_of(target: spec.TargetSpec) -> str:
     return "cuda" if live_workers().filter(device_kind="cuda").exists() else "cpu"
 
 
-def resolve_profile(*, name: str, where: str = "profile") -> spec.Profile:
+def resolve_profile(name: str, where: str = "profile", parallel: Parallel | None = None) -> spec.Profile:
     """The profile a modelled target runs on: the newest of that name, or for ``auto`` the newest one.
 
     Calibrations of this installation come before bundled reference profiles. `InputError` at ``where`` when there is
     none.
     """
-    return choose_profile(name, _measured(), where=where)
+    return choose_profile(name, _measured(), where=where, parallel=parallel)
 
 
 def profile_beside(target: spec.TorchTarget) -> spec.Profile | None:

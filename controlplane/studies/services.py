@@ -83,9 +83,7 @@ def start_search(*, owner: User, data: object) -> Study:
     require_person(owner)
     spec = read_search(data, user=owner)
     assert spec.target.modelled is not None  # the spec's own rule
-    profile = resolve_profile(name=spec.target.modelled.profile, where="target.modelled.profile")
-    topology = spec.target.modelled.topology
-    groups = {} if topology is None else topology.profiles(lambda name, where: resolve_profile(name=name, where=where))
+    profile, groups = spec.target.modelled.profiles(resolve_profile)
     plan = freeze(spec=spec.workload, user=owner)
     check_quota(owner=owner, wanted=1)
     with transaction.atomic():
@@ -243,7 +241,7 @@ def _end(study: Study, status: Study.Status, reason: str) -> None:
 def _allows(spec: GuidedSpec) -> Allows:
     """Whether a policy can be played on the plan's target."""
     modelled = spec.target.modelled
-    profile = None if modelled is None else resolve_profile(name=modelled.profile, where="target.modelled.profile")
+    profile = None if modelled is None else modelled.profiles(resolve_profile)[0]
     return lambda policy: playable(policy, spec.target, profile)
 
 

@@ -58,7 +58,7 @@ def prepare(policy: PolicySpec, target: Target, around: Surroundings) -> Prepare
         return Prepared(_driver(policy, target, around.fork, common), [])
     cluster = build_cluster(policy, target.cluster.site)
     loop = ClusterDriver(cluster=cluster, executors=target.cluster.executors, **common)
-    return Prepared(loop, _described(cluster))
+    return Prepared(loop, _described(cluster, target.cluster.devices))
 
 
 def _driver(policy: PolicySpec, target: Target, fork: ForkJob | None, common: dict[str, Any]) -> Driver:
@@ -72,8 +72,13 @@ def _driver(policy: PolicySpec, target: Target, fork: ForkJob | None, common: di
     return Driver(instance=instance, executor=target.executor, depth=depth, switch=switch, **common)
 
 
-def _described(cluster: Cluster) -> list[dict[str, Any]]:
+def _described(cluster: Cluster, devices: Mapping[str, int]) -> list[dict[str, Any]]:
     return [
-        {"name": member.name, "group": member.group, "kv_blocks": member.instance.policy.limits.kv_blocks}
+        {
+            "name": member.name,
+            "group": member.group,
+            "kv_blocks": member.instance.policy.limits.kv_blocks,
+            "devices": devices[member.group],
+        }
         for member in cluster.members
     ]

@@ -86,6 +86,7 @@ class InsideRun:
             observed_hit_share=self._plan.observed_hit_share,
             fingerprint=target.fingerprint | _forked(self._job),
             instances=instances,
+            devices=sum(one["devices"] for one in instances) or target.devices,
         )
 
 

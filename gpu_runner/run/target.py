@@ -1,12 +1,12 @@
 """From a job's target spec to an executor that is ready to serve."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scheduler_core.cluster.build import Site
 from scheduler_core.drive.ports import Executor
-from scheduler_core.policies.presets import Capacity, overlap_of
+from scheduler_core.policies.presets import Capacity, dual_batch_of, overlap_of
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.executor import SimulatedExecutor, TrueOutputs
 from scheduler_core.spec.job import RunJob
@@ -23,10 +23,11 @@ from scheduler_core.types.time import Ns
 
 @dataclass(frozen=True)
 class ModelledCluster:
-    """Several modelled instances: what they are, and an executor for each, by index."""
+    """Several modelled instances: what they are, an executor for each, by index, and the devices of one by group."""
 
     site: Site
     executors: Sequence[Executor]
+    devices: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Target:
     """A loaded target; with a ``cluster`` there, ``executor`` is that of its first instance.
 
     ``start`` sets the run clock to zero; ``loaded`` is the record of what happened before. ``level`` and ``source``
-    are those of every figure measured on it.
+    are those of every figure measured on it. ``devices`` are those of ``executor``.
     """
 
     executor: Executor
@@ -45,6 +46,7 @@ class Target:
     start: Callable[[], None]
     fingerprint: dict[str, Any] = field(default_factory=dict)
     cluster: ModelledCluster | None = None
+    devices: int = 1
 
 
 def open_target(job: RunJob, policy: PolicySpec, *, prefix_block_size: int) -> Target:
@@ -129,6 +131,7 @@ def _open_modelled(job: RunJob, spec: ModelledTarget, policy: PolicySpec) -> Tar
         profile=profile,
         noise_seed=job.noise_seed if spec.noise else None,
         overlap=overlap_of(policy),
+        dual_batch=dual_batch_of(policy),
         block_size=_block_size(policy),
     )
     return Target(
@@ -140,6 +143,7 @@ def _open_modelled(job: RunJob, spec: ModelledTarget, policy: PolicySpec) -> Tar
         start=lambda: None,
         fingerprint={"profile": profile.name, "profile_digest": profile.digest(), **profile.measured_on},
         cluster=cluster,
+        devices=profile.devices,
     )
 
 
@@ -150,16 +154,24 @@ def _open_cluster(job: RunJob, spec: ModelledTarget, topology: Topology, policy:
     executors: list[Executor] = []
     costs: list[StepCost] = []
     capacities: dict[str, Capacity] = {}
+    devices: dict[str, int] = {}
     for name, group in topology.groups.items():
         profile = job.group_profiles.get(name, job.profile)
         blocks = _pool_blocks(policy, group.kv_blocks or spec.kv_blocks or profile.kv_blocks)
         capacities[name] = _capacity(job, profile, blocks)
+        devices[name] = profile.devices
         for _ in range(group.count):
             seed = job.noise_seed + len(executors) if spec.noise else None
             executors.append(
-                SimulatedExecutor(profile=profile, noise_seed=seed, outputs=outputs, block_size=_block_size(policy))
+                SimulatedExecutor(
+                    profile=profile,
+                    noise_seed=seed,
+                    outputs=outputs,
+                    dual_batch=dual_batch_of(policy),
+                    block_size=_block_size(policy),
+                )
             )
-            costs.append(StepCost(profile))
+            costs.append(StepCost(profile, dual_batch=dual_batch_of(policy)))
 
     def prefill_ns(index: int, tokens: int) -> Ns:
         return costs[index].duration_ns(tokens, 0, 0, causal_pairs(0, tokens), 0)
@@ -167,4 +179,4 @@ def _open_cluster(job: RunJob, spec: ModelledTarget, topology: Topology, policy:
     def decode_ns(index: int, requests: int, tokens: int) -> Ns:
         return costs[index].decode_ns(requests, tokens, 0)
 
-    return ModelledCluster(Site(topology, capacities, prefill_ns, job.noise_seed, decode_ns), executors)
+    return ModelledCluster(Site(topology, capacities, prefill_ns, job.noise_seed, decode_ns), executors, devices)

@@ -13,7 +13,8 @@ from scheduler_core.fidelity.bands import Scene, bands, step_error_share
 from scheduler_core.fidelity.difference import against_model
 from scheduler_core.fidelity.domain import Domain
 from scheduler_core.policies.predicting import foresight_of
-from scheduler_core.policies.presets import build_policy, overlap_of
+from scheduler_core.policies.presets import build_policy, dual_batch_of, overlap_of
+from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.spec.job import RunJob
 from scheduler_core.spec.policy import PolicySpec
@@ -41,8 +42,8 @@ class Scenario:
 def with_trust(summary: RunSummary, scenario: Scenario, records: ReadRecords) -> RunSummary:
     """``summary`` with what can be said of the model; unchanged where there is no profile, or no such comparison.
 
-    A modelled run gets bands, except on a cluster, with overlapped steps and beyond `BANDED_REQUESTS`. A run of kernels
-    on one instance, with a profile in its job, is set beside the model, up to `COMPARED_STEPS`.
+    A modelled run gets bands, except where `_banded` says no. A run of kernels on one instance, with a profile in its
+    job, is set beside the model, up to `COMPARED_STEPS`.
     """
     profile, target = scenario.job.profile, scenario.target
     if profile is None or target.cluster is not None or not summary.complete:
@@ -59,15 +60,14 @@ def _predicted(summary: RunSummary, scenario: Scenario, profile: Profile, record
     for record in records:
         if isinstance(record, Step):
             domain.take(shape_of_step(record))
-    job = scenario.job
-    plain = overlap_of(scenario.policy) is Overlap.NONE and job.fork is None and job.events is None
-    played = plain and len(scenario.plan.requests) <= BANDED_REQUESTS
+    played = _banded(scenario, profile)
     scene = Scene(
         build=lambda: build_policy(scenario.policy, scenario.target.capacity),
         requests=scenario.plan.requests,
         prefix_block_size=scenario.plan.block_size,
         patience=scenario.job.patience(),
         foresight=foresight_of(scenario.policy.predict),
+        dual_batch=dual_batch_of(scenario.policy),
     )
     return Predicted(
         error_share=step_error_share(profile),
@@ -75,6 +75,16 @@ def _predicted(summary: RunSummary, scenario: Scenario, profile: Profile, record
         extrapolated=domain.extrapolated,
         extrapolated_share=domain.share,
     )
+
+
+def _banded(scenario: Scenario, profile: Profile) -> bool:
+    """Whether the run can be played fast: one instance and one attention replica, step after step, nothing forced."""
+    job, policy = scenario.job, scenario.policy
+    if overlap_of(policy) is not Overlap.NONE or job.fork is not None or job.events is not None:
+        return False
+    if StepCost(profile, dual_batch=dual_batch_of(policy)).knows_replicas:
+        return False
+    return len(scenario.plan.requests) <= BANDED_REQUESTS
 
 
 def _against(summary: RunSummary, scenario: Scenario, profile: Profile, records: Iterable[Record]) -> AgainstModel:

@@ -11,6 +11,7 @@ from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest
 from scheduler_core.evidence.audited_moves import MOVES, MovesAudit
 from scheduler_core.evidence.requests import Requests
 from scheduler_core.evidence.schema import AuditReport, Figure, Violation
+from scheduler_core.evidence.spread import spread_faults
 from scheduler_core.evidence.sweep import unattributed_bound_ns
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
@@ -52,6 +53,8 @@ CHECKS: dict[str, str] = {
     "migration in order": "a migration starts, goes through its stages, stops its request and lands, or is dropped",
     "R8 recompute once": "each prompt token is found or computed once; recompute only after a preemption",
     "R4 additivity": "segments add up to E2E, TTFT + gaps = E2E, unattributed time within its bound",
+    "devices add up": "work, waits and exposed communication of a parallel instance's devices are their time, and "
+    "experts keep or drop what chose them",
     "R26 typed absence": "a figure has a value or a reason, never both, never neither",
 }
 
@@ -240,6 +243,9 @@ class Audit:
         swapped = instance.swapped_blocks
         self._check("blocks conserved", swapped <= step.host_used, where, "{} blocks swapped out, {} in the host pool",
                     swapped, step.host_used)  # fmt: skip
+        if step.spread is not None:
+            faults = spread_faults(step)
+            self._check("devices add up", not faults, where, "{}", "; ".join(faults))
         tokens = sum(grant[3] for grant in step.grants)
         if step.budget:
             self._check("budget", tokens <= step.budget, where, "{} tokens over {}", tokens, step.budget)

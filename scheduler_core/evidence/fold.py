@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from scheduler_core.evidence.columns import MISSING, Codes, IntColumns, Ints
 from scheduler_core.evidence.handoffs import HandoffTotals
 from scheduler_core.evidence.instances import Idleness, PowerTotals
+from scheduler_core.evidence.spread import SPREAD_INTS, spread_row
 from scheduler_core.evidence.sweep import REQUEUE, SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
 from scheduler_core.types.cluster_records import (
@@ -63,7 +64,7 @@ STEP_INTS = (
     "step", "planned_ns", "available_ns", "compute_ns", "work_ns", "path_ns", "prefill_tokens", "decode_tokens",
     "recompute_tokens", "prefill_requests", "decode_requests", "stalled", "kv_used", "kv_cached", "kv_free", "waiting",
     "running", "paused", "budget", "device_bytes", "instance", "idle_ns", "idle_empty_ns", "idle_cause", "host_used",
-    "copied_out", "copied_in",
+    "copied_out", "copied_in", *SPREAD_INTS,
 )  # fmt: skip
 GAP_INTS = ("request", "token", "at_ns", "gap_ns", "cause")
 
@@ -358,7 +359,7 @@ class RunFold:
             record.kv_used, record.kv_cached, record.kv_free, record.waiting, record.running, record.paused,
             record.budget, MISSING if record.device_bytes is None else record.device_bytes, record.instance, idle_ns,
             idle_empty_ns, self.labels.causes.code(idle_cause) if idle_cause else MISSING, record.host_used,
-            record.copied_out, record.copied_in,
+            record.copied_out, record.copied_in, *spread_row(record.spread),
         )  # fmt: skip
 
     def _path(self, record: Step) -> Ns:
@@ -465,6 +466,7 @@ _WORK_RANKS = tuple(
         IntervalClass.INPUT_TRANSFER,
         IntervalClass.INPUT_PREPARE,
         IntervalClass.SWAP,
+        IntervalClass.COMMUNICATION,
         IntervalClass.OUTPUT_TRANSFER,
         IntervalClass.STREAM_OUTPUT,
     )

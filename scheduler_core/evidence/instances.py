@@ -162,8 +162,17 @@ class InstanceUse:
         return sum(self._total(index).compute_ns for index in instances) / time_ns if time_ns else None
 
     def held_ns(self, instances: Sequence[int]) -> Ns:
-        """Time for which ``instances`` were held in the window, summed: what is paid for."""
+        """Time for which ``instances`` were held in the window, summed."""
         return sum(self.power.held_ns(index, self.start_ns, self.end_ns) for index in instances)
+
+    @property
+    def device_ns(self) -> Ns:
+        """Time for which devices were held in the window, each counting for itself: what is paid for."""
+        described = self.started.instances
+        return sum(
+            int(described[index].get("devices", 1) if described else self.started.devices) * self.held_ns([index])
+            for index in range(self.count)
+        )
 
     def pools(self) -> dict[str, PoolSummary]:
         """One summary per group of a cluster; empty for one instance."""

@@ -9,6 +9,7 @@ from scheduler_core.evidence.fairness import fairness_metrics
 from scheduler_core.evidence.handoff_metrics import handoff_metrics, migration_metrics
 from scheduler_core.evidence.latency_metrics import latency_metrics
 from scheduler_core.evidence.metric import Metric
+from scheduler_core.evidence.parallel_metrics import parallel_metrics
 from scheduler_core.evidence.run_metrics import run_metrics
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.scaling_metrics import scaling_metrics
@@ -21,6 +22,7 @@ METRICS: dict[str, Metric] = {
         *run_metrics(),
         *handoff_metrics(),
         *migration_metrics(),
+        *parallel_metrics(),
         *scaling_metrics(),
         *client_metrics(),
         *fairness_metrics(),

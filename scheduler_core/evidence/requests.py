@@ -66,6 +66,8 @@ _SEGMENT_FIELDS = {
     "preemption_recompute_ms": IntervalClass.RECOMPUTE,
     "output_transfer_ms": IntervalClass.OUTPUT_TRANSFER,
     "stream_output_ms": IntervalClass.STREAM_OUTPUT,
+    "collective_ms": IntervalClass.COMMUNICATION,
+    "sync_wait_ms": IntervalClass.SYNC_WAIT,
     "model_load_wait_ms": IntervalClass.MODEL_LOAD,
     "host_gap_ms": IntervalClass.HOST_GAP,
     "unattributed_ms": "unattributed",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from scheduler_core.evidence.columns import MISSING
-from scheduler_core.evidence.metric import Better, Metric, Scope
+from scheduler_core.evidence.metric import Better, Metric, Scope, quantile_rule, tail
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.types.quantile import quantile
@@ -248,6 +248,8 @@ def _device() -> list[Metric]:
              "lower", lambda run: run.steps.sums["work_ns"] / NS_PER_MS),
         _run("step_path_ms", "ms", "what the steps add to the critical path: each one's span, less what lies over the "
              "step before", "lower", lambda run: run.steps.sums["path_ns"] / NS_PER_MS),
+        Metric("step_p99_ms", "ms", "99th percentile of steps, from planning to their tokens", "lower", "step",
+               quantile_rule(0.99), lambda run: tail(np.sort(np.asarray(run.steps.spans)) / NS_PER_MS, 0.99)),
         _run("hidden_work_ms", "ms", "step_work_ms - step_path_ms: work that ran beside other steps", "none",
              _hidden_ms),
         _run("hidden_work_share", "share", "hidden_work_ms / step_work_ms; it is a gain only where elapsed time falls",
@@ -271,8 +273,6 @@ def _absences() -> list[Metric]:
         _never("network_wait_ms", "ms", "waiting for link, credit or peer", "lower", none, single),
         _never("input_transfer_bytes", "bytes", "bytes of input copied to the device", "lower",
                Absence.NOT_MEASURED, "the executor does not count them"),
-        _never("expert_load_imbalance", "x", "most tokens of an expert / mean over experts, of a step; mean over steps",
-               "lower", none, "the model has no experts"),
         _never("scale_out_latency_ms", "ms", "scaling decided to the new instance serving", "lower", none, fixed),
         _never("recovery_ms", "ms", "an instance lost to the load served as before", "lower", none, fixed),
         _never("isolation_shift_share", "share", "shift of one class's p99 when the other's load doubles", "lower",

@@ -1,5 +1,6 @@
 """What the metrics of a run are computed from: request columns, pooled gaps, and step totals."""
 
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from scheduler_core.evidence.handoffs import HandoffTotals
 from scheduler_core.evidence.instances import InstanceTotals, InstanceUse, PowerTotals
 from scheduler_core.evidence.requests import Floats, Requests
 from scheduler_core.evidence.slo import Attainment, attainment
+from scheduler_core.evidence.spread import SPREAD_INTS, SpreadTotals
 from scheduler_core.evidence.tables import Mask, open_table
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.quantile import quantile
@@ -33,6 +35,7 @@ _SUMMED = (
     "decode_requests", "stalled", "budget", "kv_used", "kv_cached", "idle_ns", "idle_empty_ns", "copied_out",
     "copied_in",
 )  # fmt: skip
+_SPREAD = slice(STEP_INTS.index(SPREAD_INTS[0]), STEP_INTS.index(SPREAD_INTS[-1]) + 1)
 _PEAKS = ("kv_used", "waiting", "running", "paused", "host_used")
 _TOKENS = tuple(_STEP[name] for name in ("prefill_tokens", "decode_tokens", "recompute_tokens"))
 
@@ -41,7 +44,8 @@ _TOKENS = tuple(_STEP[name] for name in ("prefill_tokens", "decode_tokens", "rec
 class StepTotals:
     """Sums and peaks over the steps of the measured window; hands each row on to ``table``.
 
-    ``window_open`` tells whether the window has opened; steps before it are stored, not summed.
+    ``window_open`` tells whether the window has opened; steps before it are stored, not summed. ``spans`` are the ns of
+    each step from planning to its tokens.
     """
 
     table: TakesRow
@@ -51,6 +55,8 @@ class StepTotals:
     peaks: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*_PEAKS, "tokens"), 0))
     idle_by_cause: dict[int, Ns] = field(default_factory=dict)
     by_instance: defaultdict[int, InstanceTotals] = field(default_factory=lambda: defaultdict(InstanceTotals))
+    spread: SpreadTotals = field(default_factory=SpreadTotals)
+    spans: "array[int]" = field(default_factory=lambda: array("q"))
 
     def append(self, *values: int) -> None:
         """Count a step and hand it on."""
@@ -68,6 +74,8 @@ class StepTotals:
         tokens = sum(values[place] for place in _TOKENS)
         peaks["tokens"] = max(peaks["tokens"], tokens)
         self.by_instance[values[_STEP["instance"]]].add(values[_STEP["compute_ns"]], values[_STEP["kv_used"]], tokens)
+        self.spread.add(values[_SPREAD])
+        self.spans.append(values[_STEP["available_ns"]] - values[_STEP["planned_ns"]])
         cause = values[_STEP["idle_cause"]]
         if cause != MISSING:
             self.idle_by_cause[cause] = self.idle_by_cause.get(cause, 0) + values[_STEP["idle_ns"]]
@@ -80,11 +88,11 @@ def gaps_of_file(path: Path) -> Iterable[tuple[Ints, Floats]]:
 
 
 def devices_of(started: RunStarted) -> int:
-    """Devices that serve a run: one for each instance here, those of a server's sources elsewhere."""
+    """Devices that serve a run: those of its instances here, those of a server's sources elsewhere."""
     server = started.target.get("server")
     if server:
         return sum(int(source.get("devices", 1)) for source in instances_of(server)) or 1
-    return len(started.instances) or 1
+    return sum(int(one.get("devices", 1)) for one in started.instances) or started.devices
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,7 @@ class RunTables:
         """Device time held in the measured window, in seconds: what is paid for."""
         if not self.power.scales:
             return self.devices * self.window_s
-        return self.use.held_ns(range(self.use.count)) / 1e9
+        return self.use.device_ns / 1e9
 
     @property
     def window_s(self) -> float:

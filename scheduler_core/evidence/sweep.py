@@ -23,6 +23,8 @@ PRECEDENCE: tuple[str, ...] = (
     IntervalClass.COMPUTE_DECODE,
     IntervalClass.RECOMPUTE,
     IntervalClass.SWAP,
+    IntervalClass.COMMUNICATION,
+    IntervalClass.SYNC_WAIT,
     IntervalClass.HANDOFF,
     IntervalClass.INPUT_TRANSFER,
     IntervalClass.INPUT_PREPARE,
@@ -48,7 +50,8 @@ PHASE_CLASS: dict[str, str] = {
 }
 
 
-_NO_WORK = (IntervalClass.HOST_GAP, IntervalClass.STALLED)
+_NO_WORK = (IntervalClass.HOST_GAP, IntervalClass.STALLED, IntervalClass.SYNC_WAIT)
+_DEVICE = (COMPUTE, IntervalClass.COMMUNICATION, IntervalClass.SYNC_WAIT)
 
 
 class Segment(NamedTuple):
@@ -100,7 +103,9 @@ class StepTime:
     Residents that were granted nothing are ``stalled`` for the whole span. The host's book-keeping before the planning
     is everybody's ``host_gap``; a wait for admission ends only at ``planned_ns``.
 
-    ``work_ns`` is what the step's own lanes take together: its elapsed time if nothing lay over anything.
+    ``work_ns`` is what the step's own lanes take together: its elapsed time if nothing lay over anything. Devices that
+    communicate or wait for each other compute nothing, but are not idle: ``compute_start_ns`` and ``compute_end_ns``
+    have that in them, ``compute_ns`` has not.
     """
 
     __slots__ = (
@@ -126,7 +131,9 @@ class StepTime:
         self._lanes = step.lanes
         compute = [(start, end) for kind, _, start, end in step.lanes if kind == COMPUTE]
         self.compute_start_ns = min((start for start, _ in compute), default=step.planned_ns)
-        self.compute_end_ns = max((end for _, end in compute), default=self.compute_start_ns)
+        held = _DEVICE if step.spread else (COMPUTE,)
+        ends = [end for kind, _, _, end in step.lanes if kind in held]
+        self.compute_end_ns = max(ends, default=self.compute_start_ns)
         self.compute_ns = union_ns(compute)
         self.work_ns = sum(end - start for kind, _, start, end in step.lanes if kind not in _NO_WORK)
         waits = (start for kind, _, start, _ in step.lanes if kind == IntervalClass.STALLED)

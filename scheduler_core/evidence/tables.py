@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from scheduler_core.evidence.columns import MISSING, Codes, IntRows, Ints
 from scheduler_core.evidence.fold import GAP_INTS, STEP_INTS, Labels
 from scheduler_core.evidence.schema import Absence
+from scheduler_core.evidence.spread import SPREAD_INTS
 from scheduler_core.files import partial_path
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.time import NS_PER_MS
@@ -60,10 +61,12 @@ def step_columns(rows: Mapping[str, Ints], labels: Labels) -> dict[str, Any]:
             absent = rows[name] == MISSING
             columns[name] = text(rows[name], labels.causes)
             columns["idle_cause_absence"] = absence_column([(Absence.NOT_APPLICABLE, absent)], len(absent))
-        elif name == "device_bytes":
+        elif name == "device_bytes" or name in SPREAD_INTS:
             absent = rows[name] == MISSING
-            columns[name] = pa.array(rows[name], mask=absent)
-            columns["device_bytes_absence"] = absence_column([(Absence.NOT_MEASURED, absent)], len(absent))
+            values, unit = (ms(rows[name]), "_ms") if name.endswith("_ns") else (rows[name], "")
+            reason = Absence.NOT_MEASURED if name == "device_bytes" else Absence.NOT_APPLICABLE
+            columns[f"{stem}{unit}"] = pa.array(values, mask=absent)
+            columns[f"{stem}{unit}_absence"] = absence_column([(reason, absent)], len(absent))
         else:
             columns[name] = pa.array(rows[name])
     return columns

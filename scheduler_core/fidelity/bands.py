@@ -16,6 +16,7 @@ from scheduler_core.spec.base import Spec
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.foresight import Foresight
+from scheduler_core.types.overlap import DualBatch
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.time import NS_PER_S
@@ -38,6 +39,7 @@ class Scene:
     prefix_block_size: int
     patience: Mapping[str, Patience] = field(default_factory=dict)
     foresight: Foresight | None = None
+    dual_batch: DualBatch = DualBatch.NEVER
 
 
 def bands(scene: Scene, profile: Profile, figures: Mapping[str, Figure]) -> dict[str, Band]:
@@ -59,9 +61,9 @@ def bands(scene: Scene, profile: Profile, figures: Mapping[str, Figure]) -> dict
 
 def scaled(profile: Profile, factor: float) -> Profile:
     """``profile`` with every step ``factor`` times as long."""
-    return profile.model_copy(
-        update={name: _times(getattr(profile, name), factor) for name in ("cost", "host", "copies")}
-    )
+    times = {name: _times(getattr(profile, name), factor) for name in ("cost", "host", "copies")}
+    parallel = None if profile.parallel is None else profile.parallel.scaled(factor)
+    return profile.model_copy(update={**times, "parallel": parallel})
 
 
 def _times(spec: Any, factor: float) -> Spec:
@@ -78,7 +80,7 @@ def _figures(scene: Scene, profile: Profile) -> dict[str, float]:
     rows: list[RequestRow] = []
     simulation = FastForward(
         scene.build(),
-        StepCost(profile),
+        StepCost(profile, dual_batch=scene.dual_batch),
         rows.append,
         prefix_block_size=scene.prefix_block_size,
         outside=Outside(patience=scene.patience, foresight=scene.foresight),

@@ -40,7 +40,7 @@ from scheduler_core.sched.policy import DEFAULT_PREFILL_TOKEN_NS, Limits, Policy
 from scheduler_core.spec.policy import SECTIONS, PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.errors import InputError, Problem
-from scheduler_core.types.overlap import Overlap
+from scheduler_core.types.overlap import DualBatch, Overlap
 from scheduler_core.types.patience import Promise
 from scheduler_core.types.time import ns_from_ms
 
@@ -242,6 +242,11 @@ def branch_of(running: PolicySet, trunk: PolicySpec, branch: PolicySpec, capacit
 def overlap_of(spec: PolicySpec) -> Overlap:
     """What may run beside a computing step under ``spec``."""
     return Overlap(resolve(spec).execution.overlap or Overlap.NONE)
+
+
+def dual_batch_of(spec: PolicySpec) -> DualBatch:
+    """When steps of a parallel instance are taken in halves under ``spec``."""
+    return DualBatch(resolve(spec).execution.dual_batch or DualBatch.NEVER)
 
 
 def _limits(spec: PolicySpec, capacity: Capacity) -> Limits:

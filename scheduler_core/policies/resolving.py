@@ -132,6 +132,9 @@ def _check_split(pools: PoolsSection, topology: Topology) -> None:
 
 
 def _check_execution(policy: PolicySpec, target: TargetSpec) -> None:
+    if policy.execution.dual_batch not in (None, "never") and target.modelled is None:
+        message = "needs a modelled target with instances that are spread over devices: parallel, or MODEL@DEVICExN"
+        raise InputError([Problem("execution.dual_batch", message)])
     if policy.execution.overlap in (None, "none"):
         return
     if target.torch is not None and policy.execution.overlap == "pipelined":

@@ -1,12 +1,16 @@
 """How long a step takes on the modelled target, in whole nanoseconds."""
 
-from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from scheduler_core.spec.target import Knots, Profile
+from scheduler_core.sim.along import along
+from scheduler_core.sim.parallel import Devices
+from scheduler_core.spec.target import Affine, Profile
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.noise import standard_normal
+from scheduler_core.types.overlap import DualBatch
 from scheduler_core.types.shape import StepShape
+from scheduler_core.types.spread import Spread
 from scheduler_core.types.time import Ns
 
 LEAST_FACTOR = 0.05
@@ -17,6 +21,7 @@ class StepParts(NamedTuple):
     """Durations of a step's parts in their order, in ns; they add up to the step's duration.
 
     ``swap_ns`` is for copies of KV blocks to and from the host pool, before the device's part; see `StepCost.copy_ns`.
+    ``spread`` says what the devices of a parallel instance do in ``device_ns``.
     """
 
     prepare_ns: Ns
@@ -25,6 +30,7 @@ class StepParts(NamedTuple):
     copy_out_ns: Ns
     finish_ns: Ns
     swap_ns: Ns = 0
+    spread: Spread | None = None
 
 
 class StepCost:
@@ -33,6 +39,9 @@ class StepCost:
     A step takes the time of host (`spec.target.HostTime`), copies (`spec.target.CopyTime`) and device
     (`spec.target.Affine`). Noise is multiplicative: ``exact * (1 + drift) * (1 + residual)``, both normal with the
     standard deviations that calibration measured, and depends only on the seed and the step's number.
+
+    What a parallel instance's devices take is `sim.parallel.Devices`' to say. As long as it is affine, too, which
+    ``dual_batch`` and everything but tensor parallelism ends, collectives are in the factors here.
     """
 
     __slots__ = (
@@ -40,6 +49,7 @@ class StepCost:
         "_context",
         "_copies",
         "_decode",
+        "_devices",
         "_drift",
         "_fixed",
         "_host",
@@ -47,15 +57,23 @@ class StepCost:
         "_knots",
         "_link",
         "_noise_seed",
+        "_odd",
         "_pair",
+        "_plain",
         "_prefill",
         "_request",
         "_residual_share",
         "_wake",
     )
 
-    def __init__(self, profile: Profile, noise_seed: int | None = None) -> None:
-        cost, host, copies = profile.cost, profile.host, profile.copies
+    def __init__(
+        self, profile: Profile, noise_seed: int | None = None, *, dual_batch: DualBatch = DualBatch.NEVER
+    ) -> None:
+        host, copies, parallel = profile.host, profile.copies, profile.parallel
+        self._devices = None if parallel is None else Devices(profile, dual_batch)
+        affine = parallel is None or (parallel.affine and dual_batch is DualBatch.NEVER)
+        self._odd = None if affine else self._devices
+        cost = _with_collectives(profile) if affine else _NOTHING
         # What every request that decodes or joins costs in host and copies, before and after the device.
         self._request = host.request_ns + host.finish_request_ns + copies.output_request_ns
         self._prefill, self._pair = cost.prefill_token_ns + copies.input_token_ns, cost.prefill_pair_ns
@@ -68,9 +86,10 @@ class StepCost:
         # Nearly every step has few tokens: their part is looked up, with what every step costs already in it.
         fixed = cost.base_ns + host.base_ns + host.finish_base_ns + copies.input_base_ns + copies.output_base_ns
         self._fixed = fixed
-        self._by_tokens = [fixed + _along(cost.batch_knots, tokens) for tokens in range(self._listed())]
+        self._by_tokens = [fixed + along(cost.batch_knots, tokens) for tokens in range(self._listed())]
         self._residual_share = profile.residual_share
         self._noise_seed = noise_seed
+        self._plain = noise_seed is None and self._odd is None
         self._drift = 1.0
         if noise_seed is not None:
             self._drift = 1 + profile.drift_share * standard_normal(noise_seed, "drift", 0)
@@ -86,26 +105,50 @@ class StepCost:
         exact += self._of_tokens(prefill + decode) if self._knots else self._fixed
         if joined:
             exact += (self._request + self._joined) * joined
+        if self._plain:
+            return round(exact) or 1
+        if self._odd is not None:
+            exact += self._odd.time((StepShape(prefill, decode, context, pairs, joined),), step).total
+        return self._noised(exact, step)
+
+    @property
+    def knows_replicas(self) -> bool:
+        """Whether a step takes a time that depends on which replica each request is on, not on their sums alone."""
+        return self._odd is not None and self._odd.replicas > 1
+
+    def ranks_ns(self, ranks: Sequence[StepShape], shape: StepShape, step: int) -> Ns:
+        """As `step_ns` of ``shape``, the requests of which are on attention replicas as ``ranks`` says."""
+        if self._odd is None:
+            return self.step_ns(shape, step)
+        host = self._decode * shape.decode_requests + self._prefill * shape.prefill_tokens + self._fixed
+        host += (self._request + self._joined) * shape.joined
+        return self._noised(host + self._odd.time(ranks, step).total, step)
+
+    def _noised(self, exact: float, step: int) -> Ns:
         if self._noise_seed is not None:
             residual = 1 + self._residual_share * standard_normal(self._noise_seed, "residual", step)
             exact *= max(LEAST_FACTOR, self._drift * residual)
         return round(exact) or 1
 
     def decode_line(self, decode: int) -> tuple[float, float, float] | None:
-        """(a, b, c) such that `decode_ns` is ``round(a + b * context + c)``, at least 1; None with noise."""
-        if self._noise_seed is not None:
+        """(a, b, c) such that `decode_ns` is ``round(a + b * context + c)``, at least 1; None where nothing is."""
+        if not self._plain:
             return None
         fixed = self._of_tokens(decode) if self._knots else self._fixed
         return self._decode * decode, self._context, fixed
 
     def decode_ns(self, decode: int, context: int, step: int) -> Ns:
         """As `duration_ns` of a step in which requests only decode."""
-        if self._knots or self._noise_seed is not None:
+        if self._knots or not self._plain:
             return self.duration_ns(0, decode, context, 0, step)
         return round(self._decode * decode + self._context * context + self._fixed) or 1
 
-    def parts(self, shape: StepShape, step: int) -> StepParts:
-        """`step_ns` in parts: host and copies without noise, the device what is left, at least 1 ns."""
+    def parts(self, shape: StepShape, step: int, ranks: Sequence[StepShape] = ()) -> StepParts:
+        """`step_ns` in parts: host and copies without noise, the device what is left, at least 1 ns.
+
+        ``ranks`` is what each attention replica computes; empty: one computes it all.
+        """
+        ranks = ranks or (shape,)
         host, copies = self._host, self._copies
         requests = shape.decode_requests + shape.joined
         tokens = shape.prefill_tokens + shape.decode_requests
@@ -113,15 +156,16 @@ class StepCost:
         copy_in = round(copies.input_base_ns + copies.input_token_ns * tokens)
         copy_out = round(copies.output_base_ns + copies.output_request_ns * requests)
         finish = round(host.finish_base_ns + host.finish_request_ns * requests)
-        device = max(1, self.step_ns(shape, step) - prepare - copy_in - copy_out - finish)
-        return StepParts(prepare, copy_in, device, copy_out, finish)
+        device = max(1, self.ranks_ns(ranks, shape, step) - prepare - copy_in - copy_out - finish)
+        spread = None if self._devices is None else self._devices.spread(ranks, step, device)
+        return StepParts(prepare, copy_in, device, copy_out, finish, spread=spread)
 
     def wake_ns(self, idle_ns: Ns) -> Ns:
         """What a step takes longer because nothing ran for ``idle_ns`` before it."""
         if not idle_ns or not self._wake:
             return 0
         last, most = self._wake[-1]
-        return round(most if idle_ns >= last else _along(self._wake, idle_ns))
+        return round(most if idle_ns >= last else along(self._wake, idle_ns))
 
     def copy_ns(self, plan_out: int, plan_in: int, block_size: int) -> Ns:
         """What copying ``plan_out`` blocks to the host and ``plan_in`` from it adds to a step; without noise."""
@@ -138,15 +182,20 @@ class StepCost:
         """What every step costs, with the part that depends on all its tokens."""
         if tokens < len(self._by_tokens):
             return self._by_tokens[tokens]
-        return self._fixed + _along(self._knots, tokens)
+        return self._fixed + along(self._knots, tokens)
 
 
-def _along(knots: Knots, place: int) -> float:
-    """The line through ``knots`` at ``place``: level before the first, straight on after the last, 0 without any."""
-    if not knots:
-        return 0.0
-    if len(knots) == 1 or place <= knots[0][0]:
-        return knots[0][1]
-    at = min(bisect_right([knot for knot, _ns in knots], place), len(knots) - 1)
-    (left, low), (right, high) = knots[at - 1], knots[at]
-    return low + (high - low) * (place - left) / (right - left)
+_NOTHING = Affine(base_ns=0, prefill_token_ns=0, decode_request_ns=0, context_token_ns=0)
+
+
+def _with_collectives(profile: Profile) -> Affine:
+    """The profile's device time with what its collectives add, where that is affine."""
+    cost, parallel = profile.cost, profile.parallel
+    if parallel is None:
+        return cost
+    more = {
+        "base_ns": cost.base_ns + parallel.collective_ns,
+        "prefill_token_ns": cost.prefill_token_ns + parallel.collective_token_ns,
+        "decode_request_ns": cost.decode_request_ns + parallel.collective_token_ns,
+    }
+    return cost.model_copy(update=more)

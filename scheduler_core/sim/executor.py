@@ -4,10 +4,11 @@ from collections import deque
 
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.lanes import Lanes
+from scheduler_core.sim.ranks import Ranks
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
-from scheduler_core.types.overlap import Overlap
+from scheduler_core.types.overlap import DualBatch, Overlap
 from scheduler_core.types.plan import Grant, GrantResult, StepPlan, StepResult
 from scheduler_core.types.shape import shape_of
 from scheduler_core.types.time import Ns
@@ -52,7 +53,8 @@ class SimulatedExecutor:
     """Jumps its clock to the next completion. It alone knows how long each answer really is.
 
     Its tokens have no ids. ``noise_seed`` None makes durations exact. ``overlap`` says what may run beside what; with
-    more than one step in flight, results come back in launch order. KV blocks hold ``block_size`` tokens; a
+    more than one step in flight, results come back in launch order; ``dual_batch`` says when the devices of a parallel
+    instance take a step in halves. KV blocks hold ``block_size`` tokens; a
     step's copies between device and host come before its compute, which may use what they free and fill.
     """
 
@@ -63,10 +65,13 @@ class SimulatedExecutor:
         noise_seed: int | None = None,
         outputs: TrueOutputs | None = None,
         overlap: Overlap = Overlap.NONE,
+        dual_batch: DualBatch = DualBatch.NEVER,
         block_size: int = 16,
     ) -> None:
         self._block_size = block_size
-        self._cost = StepCost(profile, noise_seed)
+        self._cost = StepCost(profile, noise_seed, dual_batch=dual_batch)
+        replicas = 1 if profile.parallel is None else profile.parallel.data
+        self._ranks = Ranks(replicas) if replicas > 1 else None
         self._lanes = Lanes(overlap)
         self._depth = overlap.steps_in_flight
         self._now: Ns = 0
@@ -83,7 +88,8 @@ class SimulatedExecutor:
     def launch(self, plan: StepPlan) -> None:
         if len(self._launched) >= self._depth:
             raise ExecutorError(f"step {plan.id} launched while step {self._launched[0][1].plan_id} runs")
-        parts = self._cost.parts(shape_of(plan), plan.id)
+        ranks = () if self._ranks is None else self._ranks.shapes(plan)
+        parts = self._cost.parts(shape_of(plan), plan.id, ranks)
         wake = self._cost.wake_ns(max(0, self._now - self._busy_until))
         if wake:
             parts = parts._replace(device_ns=parts.device_ns + wake)
@@ -93,7 +99,7 @@ class SimulatedExecutor:
         placed = self._lanes.place(self._now, parts)
         self._busy_until = placed.known_ns
         answers = tuple([self._outputs.answer(grant) for grant in plan.grants])
-        result = StepResult(plan.id, answers, placed.lanes, self._now, placed.available_ns)
+        result = StepResult(plan.id, answers, placed.lanes, self._now, placed.available_ns, spread=parts.spread)
         self._launched.append((placed.known_ns, result))
 
     def wait(self, until_ns: Ns | None) -> StepResult | None:
@@ -108,3 +114,5 @@ class SimulatedExecutor:
 
     def close(self, request: int) -> None:
         self._outputs.close(request)
+        if self._ranks is not None:
+            self._ranks.leave(request)

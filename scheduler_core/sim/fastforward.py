@@ -17,7 +17,7 @@ from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.rows import RowSink
 from scheduler_core.sim.world import SimulatedWorld
 from scheduler_core.types.arrival import PlannedRequest
-from scheduler_core.types.errors import LawError
+from scheduler_core.types.errors import CallerError, LawError
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.shape import causal_pairs, joins
 from scheduler_core.types.time import NEVER, Ns
@@ -42,6 +42,9 @@ class FastReport(NamedTuple):
 class FastForward:
     """Plays requests through a policy on a modelled target.
 
+    Refused (`CallerError`) where a step's time depends on which attention replica each request is on: here only sums
+    over requests are kept.
+
     ``outside`` is what reaches it beside the requests.
     ``observe`` is called for each step, planned or repeated, with the step and its start and end, before it is
     completed; it is for tests and step records.
@@ -57,6 +60,8 @@ class FastForward:
         outside: Outside = NOTHING,
         observe: Callable[[FusedStep, Ns, Ns], None] | None = None,
     ) -> None:
+        if cost.knows_replicas:
+            raise CallerError("a fast simulation does not know which attention replica a request is on; play the run")
         self.instance = FusedInstance(policy)
         self._policy = policy
         self._cost = cost

@@ -3,7 +3,18 @@
 from typing import NamedTuple
 
 from scheduler_core.sim.cost import StepParts
-from scheduler_core.types.intervals import COMPUTE, COPY, COPY_IN, COPY_OUT, DEVICE, FINISHER, HOST, IntervalClass, Lane
+from scheduler_core.types.intervals import (
+    COMPUTE,
+    COPY,
+    COPY_IN,
+    COPY_OUT,
+    DEVICE,
+    FINISHER,
+    HOST,
+    LINK,
+    IntervalClass,
+    Lane,
+)
 from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.time import Ns
 
@@ -30,8 +41,9 @@ class Lanes:
         schedule_ahead  host     copies   device   copies    finisher   beside compute, for the same ones too
 
     Copies in and out have an engine each, and so have those of blocks to and from the host pool, which come right
-    before the compute. When the next step may be planned at all is the driver's and the instance's part
-    (`types.overlap`).
+    before the compute. Of a parallel instance an average device's work, waits and communication lie one after the
+    other, as if each were done in one piece, and hidden communication beside the work. When the next step may be
+    planned at all is the driver's and the instance's part (`types.overlap`).
     """
 
     def __init__(self, overlap: Overlap) -> None:
@@ -53,7 +65,7 @@ class Lanes:
             at = start + length
             if length:
                 self._free[engine] = at
-                placed.append(Lane(kind, resource, start, at))
+                placed += _lanes(kind, resource, start, at, parts)
             if resource == COPY_OUT:
                 known = at
         return Placed(tuple(placed), known, max(at, self._free[FINISHER]))
@@ -63,9 +75,25 @@ def _serial(now_ns: Ns, parts: StepParts) -> Placed:
     lanes, at = [], now_ns
     for kind, resource, length in _in_order(parts):
         if length:
-            lanes.append(Lane(kind, resource, at, at + length))
+            lanes += _lanes(kind, resource, at, at + length, parts)
             at += length
     return Placed(tuple(lanes), at, at)
+
+
+def _lanes(kind: str, resource: str, start: Ns, end: Ns, parts: StepParts) -> list[Lane]:
+    """One lane; that of a parallel instance's devices is several."""
+    spread = parts.spread
+    if kind != COMPUTE or spread is None:
+        return [Lane(kind, resource, start, end)]
+    waits = end - spread.exposed_ns - spread.waits_ns
+    told = end - spread.exposed_ns
+    lanes = (
+        Lane(COMPUTE, DEVICE, start, waits),
+        Lane(IntervalClass.COMMUNICATION.value, LINK, start, start + spread.hidden_ns),
+        Lane(IntervalClass.SYNC_WAIT.value, DEVICE, waits, told),
+        Lane(IntervalClass.COMMUNICATION.value, LINK, told, end),
+    )
+    return [lane for lane in lanes if lane.end_ns > lane.start_ns or lane.kind == COMPUTE]
 
 
 def _in_order(parts: StepParts) -> tuple[tuple[str, str, Ns], ...]:

@@ -269,13 +269,19 @@ class PredictSection(Spec):
 
 
 class ExecutionSection(Spec):
-    """Execution of steps: what of the host's work and the copies runs beside the device's. Modelled targets only."""
+    """Execution of steps: what of host work, copies and communication runs beside computing. Modelled targets only."""
 
     overlap: Literal["none", "pipelined", "two_stream", "schedule_ahead"] | None = Field(
         None,
         description="none: prepare, copy, compute, copy back and finish one after the other. pipelined: the host "
         "finishes a step beside the next one. two_stream: also prepares and copies a step of other requests while one "
         "computes. schedule_ahead: also of the same requests, on the tokens still being computed.",
+    )
+    dual_batch: Literal["never", "sooner", "always"] | None = Field(
+        None,
+        description="An instance spread over devices takes a step in two halves, one of which communicates while the "
+        "other computes: never; where that ends it sooner; or always, though halves read the weights twice. Absent: "
+        "never.",
     )
 
 

@@ -7,7 +7,8 @@ so in ``measured_on``; a calibration made here is always preferred.
 from collections.abc import Iterable
 from itertools import chain
 
-from scheduler_core.spec.roofline import roofline_profile
+from scheduler_core.spec.parallel import Parallel
+from scheduler_core.spec.roofline import parallel_where, roofline_profile
 from scheduler_core.spec.target import Affine, HostLink, Profile, TorchTarget
 from scheduler_core.types.errors import InputError, Problem
 
@@ -61,10 +62,11 @@ def _describes(profile: Profile, target: TorchTarget) -> bool:
     return target.threads is None or target.threads == profile.measured_on.get("threads")
 
 
-def choose_profile(name: str, measured: Iterable[Profile], *, where: str) -> Profile:
+def choose_profile(name: str, measured: Iterable[Profile], *, where: str, parallel: Parallel | None = None) -> Profile:
     """The profile called ``name``; for ``auto`` the first one; for ``MODEL@DEVICE`` that of `spec.roofline`.
 
-    ``measured`` holds the calibrations at hand, preferred first; they come before the reference profiles.
+    ``measured`` holds the calibrations at hand, preferred first; they come before the reference profiles. ``parallel``
+    spreads one of public specifications over devices; a measured one is as it was measured.
 
     Raises:
         InputError: there is none, said at the field ``where``; the message lists those there are.
@@ -73,9 +75,15 @@ def choose_profile(name: str, measured: Iterable[Profile], *, where: str) -> Pro
     for profile in chain(measured, reference_profiles()):
         known[profile.name] = None
         if name in ("auto", profile.name):
+            if parallel is not None:
+                message = (
+                    f"profile {profile.name!r} was measured as it is; only one of public specifications can be spread "
+                    "over devices: name it MODEL@DEVICE, such as mixtral-8x7b@h100"
+                )
+                raise InputError([Problem(parallel_where(where), message)])
             return profile
     if "@" in name:
-        return roofline_profile(name, where=where)
+        return roofline_profile(name, where=where, parallel=parallel)
     message = (
         f"there is no profile {name!r}; known here: {', '.join(known)}. "
         "Make one with headway calibrate, or on the page of workers and profiles; "

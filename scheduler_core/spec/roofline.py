@@ -8,7 +8,7 @@ counted, per step (Williams et al., "Roofline", CACM 2009, applied to each part 
 * the output head for each decoding request
 * prefill attention: operations per (query, key) pair, compute-bound
 * decode attention: per kept token the larger of its bytes and its operations; latent attention keeps one vector
-* tensor parallel: two all-reduces per layer, bytes over the link and a latency each
+* what devices of one instance tell each other: `scheduler_core.spec.sharding`
 """
 
 import difflib
@@ -19,20 +19,27 @@ from typing import TypeVar
 
 from scheduler_core.spec.devices import DEVICES, Device
 from scheduler_core.spec.models import MODELS, Model
+from scheduler_core.spec.parallel import Parallel
+from scheduler_core.spec.sharding import (
+    BLOCK_SIZE,
+    expert_time,
+    kv_blocks,
+    kv_shards,
+    parallel_time,
+    problems,
+    weight_bytes,
+)
 from scheduler_core.spec.target import Affine, HostLink, HostTime, Knots, Profile
 from scheduler_core.types.errors import InputError, Problem
 
 # What well-tuned kernels reach of the peaks, and what a step costs beside them: assumptions, stated in each profile.
 COMPUTE_SHARE = 0.70
 BANDWIDTH_SHARE = 0.80
-MEMORY_SHARE = 0.90
 LAYER_NS = 10_000
 HOST_NS = 500_000
 HOST_REQUEST_NS = 5_000
-REDUCE_NS = 10_000
 STATED_ERROR_SHARE = 0.25
-MOST_DEVICES = 64
-BLOCK_SIZE = 16
+MOST_NAMED = 64
 
 KnownT = TypeVar("KnownT", Model, Device)
 
@@ -52,18 +59,20 @@ def names() -> list[str]:
                 name = f"{model}@{device}" + (f"x{count}" if count > 1 else "")
                 if MODELS[model].attention.heads % count:
                     continue
-                if _blocks(MODELS[model], DEVICES[device], count) * BLOCK_SIZE >= MODELS[model].model_length:
+                fits = kv_blocks(MODELS[model], DEVICES[device], Parallel(tensor=count)) * BLOCK_SIZE
+                if fits >= MODELS[model].model_length:
                     found.append(name)
                     break
     return found
 
 
 @lru_cache(maxsize=256)
-def roofline_profile(name: str, *, where: str) -> Profile:
-    """The profile ``name`` stands for.
+def roofline_profile(name: str, *, where: str, parallel: Parallel | None = None) -> Profile:
+    """The profile ``name`` stands for, spread over devices as ``parallel`` says; absent: as the name does.
 
     Raises:
-        InputError: no such model or device, or the weights leave no room for a KV cache; said at the field ``where``.
+        InputError: no such model or device, it cannot be cut like this, or the weights leave no room for a KV cache;
+            said at the field ``where``, or at ``parallel`` beside it.
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -71,18 +80,40 @@ def roofline_profile(name: str, *, where: str) -> Profile:
         raise InputError([Problem(where, message)])
     model = _known(match["model"], MODELS, "model", where)
     device = _known(match["device"], DEVICES, "device", where)
-    count = int(match["count"] or 1)
-    if count > MOST_DEVICES or model.attention.heads % count:
-        message = f"{model.attention.heads} heads cannot be spread evenly over {count} devices (at most {MOST_DEVICES})"
-        raise InputError([Problem(where, message)])
-    blocks = _blocks(model, device, count)
+    spread = _spread(model, match["count"], parallel, where)
+    blocks = kv_blocks(model, device, spread)
     if blocks < 1:
+        named = spread.devices
         message = (
-            f"{model.name} needs {_weight_bytes(model) / 1e9:.0f} GB for its weights, {count} x {device.name} have "
-            f"{count * device.memory_gb:.0f} GB; name more devices, such as {model.name}@{device.name}x{2 * count}"
+            f"{model.name} leaves {weight_bytes(model, spread) / 1e9:.0f} GB of weights to each of {named} x "
+            f"{device.name}, which have {device.memory_gb:.0f} GB; spread it over more devices, such as "
+            f"{model.name}@{device.name}x{2 * spread.tensor}"
         )
         raise InputError([Problem(where, message)])
-    return _profile(name, model, device, count, blocks)
+    return _profile(name, model, device, spread, blocks)
+
+
+def _spread(model: Model, count: str | None, parallel: Parallel | None, where: str) -> Parallel:
+    if parallel is None:
+        named = int(count or 1)
+        if named > MOST_NAMED or model.attention.heads % named:
+            heads = model.attention.heads
+            message = f"{heads} heads cannot be spread evenly over {named} devices (at most {MOST_NAMED})"
+            raise InputError([Problem(where, message)])
+        return Parallel(tensor=named)
+    place = parallel_where(where)
+    if count is not None:
+        message = f"says the devices, and so does the name (x{count}); leave one out"
+        raise InputError([Problem(place, message)])
+    found = problems(model, parallel, place)
+    if found:
+        raise InputError(found)
+    return parallel
+
+
+def parallel_where(profile_where: str) -> str:
+    """Path of the section ``parallel`` beside a field ``profile``."""
+    return ".".join((*profile_where.split(".")[:-1], "parallel"))
 
 
 def _known(name: str, known: Mapping[str, KnownT], what: str, where: str) -> KnownT:
@@ -93,32 +124,35 @@ def _known(name: str, known: Mapping[str, KnownT], what: str, where: str) -> Kno
     raise InputError([Problem(where, f"no {what} is called {name!r}; {hint}known: {', '.join(known)}")])
 
 
-def _profile(name: str, model: Model, device: Device, count: int, blocks: int) -> Profile:
-    flops = device.tflops(model.weight_bits) * 1e3 * count * COMPUTE_SHARE  # operations per ns
+def _profile(name: str, model: Model, device: Device, spread: Parallel, blocks: int) -> Profile:
+    count = spread.tensor
+    rates = (device.tflops(model.weight_bits) * 1e3 * COMPUTE_SHARE, device.memory_gb_per_s * BANDWIDTH_SHARE)
+    flops, bandwidth = (rate * count for rate in rates)  # operations and bytes per ns
     attention_flops = device.tflops_16 * 1e3 * count * COMPUTE_SHARE
-    bandwidth = device.memory_gb_per_s * count * BANDWIDTH_SHARE  # bytes per ns
     attention, layers = model.attention, model.layers
-    kept_bytes = attention.kv_values * 2 * count / _shards(model, count)
+    kept_bytes = attention.kv_values * 2 * count / kv_shards(model, count)
     kept = layers * max(kept_bytes / bandwidth, attention.decode_flops / attention_flops)
-    reduced = 2 * layers * 2 * (count - 1) / count
+    experts = expert_time(model, device, spread, rates)
+    time = parallel_time(model, device, spread, experts)
     return Profile(
         name=name,
         model=model.name,
-        device=f"{count} x {device.title}" if count > 1 else device.title,
+        device=f"{spread.devices} x {device.title}" if spread.devices > 1 else device.title,
         dtype="float8" if model.weight_bits == 8 else "bfloat16",
         kind="public specification",
         cost=Affine(
-            base_ns=layers * (LAYER_NS + (2 * REDUCE_NS if count > 1 else 0)),
-            prefill_token_ns=reduced * model.hidden * 2 / device.link_gb_per_s,
-            decode_request_ns=reduced * model.hidden * 2 / device.link_gb_per_s + 2 * model.head_parameters / flops,
+            base_ns=layers * LAYER_NS,
+            prefill_token_ns=0.0,
+            decode_request_ns=2 * model.head_parameters / flops,
             context_token_ns=kept,
             prefill_pair_ns=layers * attention.prefill_flops / attention_flops,
-            batch_knots=_products(model, flops, bandwidth),
+            batch_knots=_products(model, flops, bandwidth, whole=experts is None),
         ),
+        parallel=None if spread.devices == 1 and experts is None else time,
         host=HostTime(base_ns=HOST_NS, request_ns=HOST_REQUEST_NS),
         link=HostLink(
             token_bytes=round(layers * attention.kv_values * 2),
-            bytes_per_s=HOST_LINK_GB_PER_S * 1e9 * count * BANDWIDTH_SHARE,
+            bytes_per_s=HOST_LINK_GB_PER_S * 1e9 * spread.devices * BANDWIDTH_SHARE,
             latency_ns=HOST_LINK_NS,
         ),
         residual_share=0.0,
@@ -133,39 +167,29 @@ def _profile(name: str, model: Model, device: Device, count: int, blocks: int) -
             "reachable share of peak rate": COMPUTE_SHARE,
             "reachable share of peak bandwidth": BANDWIDTH_SHARE,
             "devices in tensor parallel": count,
+            "devices": spread.devices,
         },
         kv_blocks=blocks,
         model_length=model.model_length,
     )
 
 
-def _products(model: Model, flops: float, bandwidth: float) -> Knots:
-    """Time of all matrix products by tokens in the step: the larger of compute and bytes, at points of its bends."""
+def _products(model: Model, flops: float, bandwidth: float, *, whole: bool) -> Knots:
+    """Time of matrix products by tokens in the step: the larger of compute and bytes, at points of its bends.
+
+    ``whole``: routed experts are in it; else they are counted by who chooses them (`spec.parallel.ExpertTime`).
+    """
     width = model.weight_bits // 8
+    routed = model.expert_parameters if whole else 0
+    active = model.active_parameters if whole else model.dense_parameters
 
     def at(tokens: int) -> float:
-        read = model.dense_parameters + model.head_parameters + model.touched_share(tokens) * model.expert_parameters
-        return max(2 * model.active_parameters * tokens / flops, width * read / bandwidth)
+        read = model.dense_parameters + model.head_parameters + model.touched_share(tokens) * routed
+        return max(2 * active * tokens / flops, width * read / bandwidth)
 
-    read_all = width * (model.dense_parameters + model.head_parameters + model.expert_parameters)
-    bend = max(1, round(read_all / bandwidth * flops / (2 * model.active_parameters)))
+    read_all = width * (model.dense_parameters + model.head_parameters + routed)
+    bend = max(1, round(read_all / bandwidth * flops / (2 * active)))
     places = {1, bend, 2 * bend, 4 * bend}
-    if model.experts is not None:  # the share of touched experts rises along a curve
+    if routed:  # the share of touched experts rises along a curve
         places.update(round(1.25**power) for power in range(60) if 1.25**power < 4 * bend)
     return tuple((place, at(place)) for place in sorted(places))
-
-
-def _weight_bytes(model: Model) -> int:
-    return model.parameters * model.weight_bits // 8
-
-
-def _shards(model: Model, count: int) -> int:
-    """Parts into which ``count`` devices split the KV cache: by KV head; a latent vector is kept whole on each."""
-    return 1 if model.attention.kv_rank else min(count, model.attention.kv_heads)
-
-
-def _blocks(model: Model, device: Device, count: int) -> int:
-    """KV blocks of `BLOCK_SIZE` tokens that fit beside the weights; 0 when these do not."""
-    room = device.memory_gb * 1e9 * MEMORY_SHARE - _weight_bytes(model) / count
-    block = model.layers * model.attention.kv_values * 2 * BLOCK_SIZE / _shards(model, count)
-    return max(0, int(room // block))

@@ -6,9 +6,10 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from scheduler_core.spec.base import PositiveFloat, PositiveInt, Seed, Spec, require_one
+from scheduler_core.spec.parallel import Parallel, ParallelTime
 from scheduler_core.spec.sampling import Sampling
 from scheduler_core.spec.server import ServerTarget
-from scheduler_core.spec.topology import Topology
+from scheduler_core.spec.topology import ChooseProfile, ProfileT, Topology
 
 BUILT_IN_MODELS = ("demo-s", "shape-m", "shape-l", "tiny")
 
@@ -55,6 +56,9 @@ class ModelledTarget(Spec):
     kv_blocks: PositiveInt | None = Field(
         None, description="KV blocks that exist, unless the policy asks for fewer; absent: as many as the profile has."
     )
+    parallel: Parallel | None = Field(
+        None, description="An instance over several devices; absent: as the profile's name says, one if it says none."
+    )
     topology: Topology | None = Field(None, description="Several instances; absent: one.")
     noise: bool = Field(
         False,
@@ -64,6 +68,11 @@ class ModelledTarget(Spec):
     price_per_device_hour: PositiveFloat | None = Field(
         None, description="Price of one device for an hour, in any currency; with it summaries say what tokens cost."
     )
+
+    def profiles(self, choose: ChooseProfile[ProfileT]) -> tuple[ProfileT, dict[str, ProfileT]]:
+        """What ``choose`` finds for the target, and by group for those that differ from it."""
+        own = choose(self.profile, "target.modelled.profile", self.parallel)
+        return own, {} if self.topology is None else self.topology.profiles(choose, self.profile)
 
 
 class TargetSpec(Spec):
@@ -189,6 +198,7 @@ class Profile(Spec):
     host: HostTime = HostTime()
     copies: CopyTime = CopyTime()
     link: HostLink | None = Field(None, description="Absent: nobody knows what copies to the host take.")
+    parallel: ParallelTime | None = Field(None, description="Absent: an instance is one device, or counts as one.")
     residual_share: float = Field(ge=0)
     drift_share: float = Field(ge=0)
     held_out_error_share: float = Field(ge=0)
@@ -198,3 +208,8 @@ class Profile(Spec):
     measured_on: dict[str, str | int | float] = Field(description="Fingerprint of the machine.")
     kv_blocks: PositiveInt = 512
     model_length: PositiveInt = 4096
+
+    @property
+    def devices(self) -> int:
+        """Devices of an instance."""
+        return 1 if self.parallel is None else self.parallel.devices

@@ -6,10 +6,13 @@ from typing import TypeVar
 from pydantic import Field, field_validator
 
 from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Share, Spec
+from scheduler_core.spec.parallel import Parallel
 
 MOST_INSTANCES = 4096
 
 ProfileT = TypeVar("ProfileT")
+ChooseProfile = Callable[[str, str, Parallel | None], ProfileT]
+"""Finds a profile by name for the field at a path, spread over devices as a section beside that field says."""
 
 
 class InstanceGroup(Spec):
@@ -18,6 +21,9 @@ class InstanceGroup(Spec):
     count: PositiveInt = Field(1, le=MOST_INSTANCES, description="How many instances.")
     profile: str = Field("", max_length=64, description="Profile of their device and model; empty: the target's own.")
     kv_blocks: PositiveInt | None = Field(None, description="KV blocks of each; absent: as many as the target says.")
+    parallel: Parallel | None = Field(
+        None, description="Each of them over several devices; absent: as the profile's name says, one if it says none."
+    )
 
 
 class ColdStart(Spec):
@@ -56,12 +62,14 @@ class Topology(Spec):
     def _by_name(cls, groups: dict[str, InstanceGroup]) -> dict[str, InstanceGroup]:
         return dict(sorted(groups.items()))
 
-    def profiles(self, choose: Callable[[str, str], ProfileT]) -> dict[str, ProfileT]:
-        """By group, what ``choose(name, where)`` finds for those that name a profile of their own."""
+    def profiles(self, choose: ChooseProfile[ProfileT], usual: str) -> dict[str, ProfileT]:
+        """By group, what is found for those that have a profile or devices of their own; ``usual`` is the target's."""
         return {
-            group: choose(described.profile, f"target.modelled.topology.groups.{group}.profile")
+            group: choose(
+                described.profile or usual, f"target.modelled.topology.groups.{group}.profile", described.parallel
+            )
             for group, described in self.groups.items()
-            if described.profile
+            if described.profile or described.parallel is not None
         }
 
     kv_bytes_per_token: PositiveInt = Field(

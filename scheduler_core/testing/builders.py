@@ -8,7 +8,7 @@ from scheduler_core.cluster.build import Site, build_cluster
 from scheduler_core.cluster.cluster import Cluster
 from scheduler_core.drive.cluster import ClusterDriver
 from scheduler_core.drive.driver import Driver, DriveReport
-from scheduler_core.policies.presets import Capacity, build_policy
+from scheduler_core.policies.presets import Capacity, build_policy, dual_batch_of
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.plan import Completed, Ended, Planned
@@ -115,7 +115,9 @@ def play(
     driver = Driver(
         instance=instance,
         requests=requests,
-        executor=SimulatedExecutor(profile=target, block_size=instance.policy.limits.block_size),
+        executor=SimulatedExecutor(
+            profile=target, dual_batch=dual_batch_of(spec), block_size=instance.policy.limits.block_size
+        ),
         sink=sink,
         stop=lambda: False,
         **outside,

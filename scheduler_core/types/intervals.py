@@ -10,6 +10,7 @@ class IntervalClass(StrEnum):
     """What an interval was spent on. Overlap is a property of two intervals, never a class.
 
     ``swap`` is the copying of a step's blocks between device and host (`types.plan.StepPlan`), on resource ``copy``.
+    ``sync_wait`` is what devices of a parallel instance wait for each other (`types.spread.Spread`).
     """
 
     QUEUE = "queue"
@@ -22,6 +23,7 @@ class IntervalClass(StrEnum):
     HANDOFF = "handoff"
     NETWORK_WAIT = "network_wait"
     COMMUNICATION = "communication"
+    SYNC_WAIT = "sync_wait"
     RESERVE_WAIT = "reserve_wait"
     DECODE_QUEUE = "decode_queue"
     STALLED = "stalled"
@@ -52,3 +54,4 @@ COPY_IN = "copy in"
 COPY_OUT = "copy out"
 DEVICE = "device"
 COPY = "copy"
+LINK = "device link"

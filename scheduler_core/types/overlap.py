@@ -3,6 +3,14 @@
 from enum import StrEnum
 
 
+class DualBatch(StrEnum):
+    """When a step of a parallel instance is cut into two halves, one of which communicates while the other computes."""
+
+    NEVER = "never"
+    SOONER = "sooner"
+    ALWAYS = "always"
+
+
 class Overlap(StrEnum):
     """What may run beside a computing step.
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from scheduler_core.types.intervals import Lane
+from scheduler_core.types.spread import Spread
 from scheduler_core.types.time import Ns
 
 
@@ -145,7 +146,8 @@ class GrantResult(NamedTuple):
 class StepResult:
     """The answer to a `StepPlan`: one `GrantResult` per grant, in order, and where the time went.
 
-    ``available_ns`` is when the step's tokens could be read by the caller.
+    ``available_ns`` is when the step's tokens could be read by the caller; ``spread`` what the devices of a parallel
+    instance did.
     """
 
     plan_id: int
@@ -154,3 +156,4 @@ class StepResult:
     started_ns: Ns
     available_ns: Ns
     failure: str | None = None
+    spread: Spread | None = None

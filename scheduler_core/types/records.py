@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias, get_args
 from scheduler_core.types.client_records import ClientRecord, Streamed
 from scheduler_core.types.cluster_records import ClusterRecord
 from scheduler_core.types.errors import ExecutorError
+from scheduler_core.types.spread import Spread
 from scheduler_core.types.time import Ns
 
 SCHEMA = "headway-records/1"
@@ -19,8 +20,9 @@ SCHEMA = "headway-records/1"
 class RunStarted:
     """First record: what was run on what. ``level`` and ``source`` are those of every value computed from here.
 
-    ``instances`` of a cluster, by index: name, group and KV blocks; empty for one instance. ``kv_blocks`` are those of
-    all of them. ``observed_hit_share`` is the plan's: what the server which logged the traffic found in its cache.
+    ``instances`` of a cluster, by index: name, group, KV blocks and devices; empty for one instance. ``kv_blocks`` and
+    ``devices`` are those of all of them. ``observed_hit_share`` is the plan's: what the server which logged the traffic
+    found in its cache.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -38,6 +40,7 @@ class RunStarted:
     token_budget: int
     fingerprint: dict[str, Any] = field(default_factory=dict)
     instances: list[dict[str, Any]] = field(default_factory=list)
+    devices: int = 1
     observed_hit_share: float | None = None
     schema: str = SCHEMA
 
@@ -127,7 +130,8 @@ class Step:
     ``host_gap`` lane, the host's book-keeping since the step before, lies ahead of it. A step may begin before the one
     before it has come back; records stand in the order of results, each step's decisions right before it.
     KV counts are blocks after planning; ``copied_out`` and ``copied_in`` are blocks that the step copied between device
-    and host, ``host_used`` those of the host pool that hold something. Step ids count per ``instance``.
+    and host, ``host_used`` those of the host pool that hold something. Step ids count per ``instance``. ``spread`` is
+    there where an instance is spread over devices.
     """
 
     kind: ClassVar[str] = "step"
@@ -150,6 +154,7 @@ class Step:
     host_used: int = 0
     copied_out: int = 0
     copied_in: int = 0
+    spread: Spread | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +318,8 @@ def decode(data: dict[str, Any]) -> Record:
     if cls is Step:
         for name in ("grants", "lanes", "stalled"):
             values[name] = [tuple(row) for row in values[name]]
+        if values.get("spread") is not None:
+            values["spread"] = Spread(*values["spread"])
     elif cls is Streamed:
         values["rows"] = [tuple(row) for row in values["rows"]]
     return cls(**values)

@@ -4,6 +4,7 @@ The engine's calibration fits `spec.target.Affine` to these, and the modelled ta
 count alike: here.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from scheduler_core.types.plan import Grant, Phase, StepPlan
@@ -54,8 +55,13 @@ def shape_of_step(step: Step) -> StepShape:
 
 def shape_of(plan: StepPlan) -> StepShape:
     """The shape of a plan. O(grants)."""
+    return shape_of_grants(plan.grants)
+
+
+def shape_of_grants(grants: Iterable[Grant]) -> StepShape:
+    """The shape of some grants of a step. O(grants)."""
     prefill = decode = context = pairs = joined = 0
-    for grant in plan.grants:
+    for grant in grants:
         joined += joins(grant)
         if grant.phase is _DECODE:
             decode += 1

@@ -129,6 +129,9 @@ def _idle_and_queueing(view: View) -> str | None:
 
 
 def _exposed(view: View) -> str | None:
+    told, steps = view.value("exposed_collective_ms"), view.value("step_path_ms")
+    if told is not None and steps and told > view.limit("exposed_over_e2e") * steps:
+        return "collectives are on the critical path of each step"
     exposed, elapsed = view.value("exposed_comm_ms"), view.value("e2e_mean_ms")
     if exposed is None or elapsed is None or exposed <= view.limit("exposed_over_e2e") * elapsed:
         return None
@@ -137,6 +140,9 @@ def _exposed(view: View) -> str | None:
 
 def _hot_expert(view: View) -> str | None:
     imbalance = view.value("expert_load_imbalance")
+    waited, steps = view.value("expert_wait_ms"), view.value("step_path_ms")
+    if waited is not None and steps and waited <= view.limit("exposed_over_e2e") * steps:
+        return None  # a few tokens never spread evenly over many experts; it matters where others wait for it
     return "a hot expert holds up each step" if imbalance and imbalance > view.limit("expert_imbalance") else None
 
 

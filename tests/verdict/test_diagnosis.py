@@ -72,6 +72,14 @@ def test_each_symptom_triggers_exactly_its_rule(rule: str) -> None:
     parse(ExperimentSpec, found[0].next_step.experiment)
 
 
+def test_collectives_and_experts_matter_where_steps_wait_for_them() -> None:
+    """A few tokens never spread evenly over many experts: an imbalance nobody waits for is no symptom."""
+    steps: dict[str, float | None] = {"step_path_ms": 1000, "expert_load_imbalance": 9}
+    assert find({**steps, "expert_wait_ms": 10}) == []
+    assert [finding.rule for finding in find({**steps, "expert_wait_ms": 400})] == ["G7"]
+    assert [finding.rule for finding in find({"step_path_ms": 1000, "exposed_collective_ms": 400})] == ["G6"]
+
+
 def test_thresholds_can_be_set() -> None:
     runs: list[RunSummary] = [
         summary(arm, 0, {**HEALTHY, "kv_peak_share": 0.9, "preemptions": 20}) for arm in ("baseline", "candidate")
