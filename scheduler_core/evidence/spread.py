@@ -24,9 +24,10 @@ def spread_row(spread: Spread | None) -> tuple[int, ...]:
 
 def spread_faults(step: Step) -> list[str]:
     """What does not add up in a step of a parallel instance; empty when all does."""
-    told, found = step.spread, []
+    told = step.spread
     if told is None:
-        return found
+        return []
+    found: list[str] = []
     lengths = dict.fromkeys(_DEVICE, 0)
     for kind, _resource, start, end in step.lanes:
         if kind in lengths:

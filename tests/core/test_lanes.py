@@ -75,7 +75,7 @@ def batch(count: int = 3, output: int = 10) -> Any:
 def test_parts_add_up_to_the_step() -> None:
     cost = StepCost(target())
     parts = cost.parts(StepShape(8, 2, 30, 36, joined=1), 0)
-    assert parts == StepParts(*(ns_from_ms(part) for part in (1, 0.5, 5, 0.5, 1)))
+    assert parts == StepParts._make([*map(ns_from_ms, (1, 0.5, 5, 0.5, 1, 0)), None])
     assert sum(parts[:-1]) == cost.step_ns(StepShape(8, 2, 30, 36, joined=1), 0)
 
 
@@ -85,7 +85,8 @@ def test_a_part_never_begins_before_the_part_before_it_ended(mode: str) -> None:
     draw = random.Random(mode)
     lanes, at, free, known = Lanes(Overlap(mode)), 0, dict.fromkeys(PARTS, 0), 0
     for _ in range(300):
-        parts = StepParts(*(draw.choice((0, draw.randint(1, 50))) for _ in PARTS))
+        lengths = [draw.choice((0, draw.randint(1, 50))) for _ in PARTS]
+        parts = StepParts._make([*lengths, 0, None])
         placed = lanes.place(at, parts)
         told = {lane.kind: lane for lane in placed.lanes if lane.kind != "stalled"}
         begins = [told[kind] for kind in PARTS if kind in told]

@@ -263,7 +263,8 @@ def test_fast_forward_is_exact(spread: str, requests: Any, dual: str) -> None:
     """Step times are functions of sums over requests and of the step's number, so nothing changes."""
     found = target(COST, **SPREADS[spread])
     spec = policy_spec("vllm_v1", batch__token_budget=40, cache__prefix="none", execution__dual_batch=dual)
-    capacity, rows = Capacity(10_000, 100_000), []
+    capacity = Capacity(10_000, 100_000)
+    rows: list[RequestRow] = []
     slow = play(spec, requests, target=found, capacity=capacity, law_interval=100)
     cost = StepCost(found, dual_batch=dual_batch_of(spec))
     seen: list[tuple[int, int]] = []

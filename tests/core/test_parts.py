@@ -18,7 +18,7 @@ from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.progress import Progress
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.waiting import WaitingQueue
-from scheduler_core.sim.cost import StepCost
+from scheduler_core.sim.cost import StepCost, StepParts
 from scheduler_core.spec.profiles import reference_profiles
 from scheduler_core.spec.target import HostTime
 from scheduler_core.testing.builders import Stepper, play, policy_spec, profile, request
@@ -121,7 +121,7 @@ def test_step_cost_follows_the_knots_and_adds_the_host() -> None:
     times = [cost.step_ns(StepShape(tokens, 0, 0, 0), 0) - 1_000_050 for tokens in (0, 1, 2, 6, 8, 12)]
     assert times == [0, 0, 100, 350, 400, 500]
     shape = StepShape(9, 3, 0, 0, joined=2)
-    assert cost.parts(shape, 0) == (125, 0, 1_000_500, 0, 0, 0)
+    assert cost.parts(shape, 0) == StepParts(125, 0, 1_000_500, 0, 0)
     assert cost.step_ns(shape, 0) == 1_000_625
 
 

@@ -37,6 +37,19 @@ HEADLINES = (
     "completion_share",
 )
 
+# Of instances that are spread over devices; those that a run has are shown beside its pools.
+DEVICE_FIGURES = (
+    "collective_ms",
+    "exposed_collective_ms",
+    "hidden_collective_ms",
+    "bubble_ms",
+    "rank_wait_ms",
+    "expert_wait_ms",
+    "expert_load_imbalance",
+    "expert_dropped_share",
+    "step_p99_ms",
+)
+
 _GROUPS = {
     "open": ("not ended", Q(state__in=[*WAITING_STATES, *LEASED_STATES])),
     "bad": ("failed or lost", Q(state__in=[State.FAILED, State.LOST])),
@@ -109,9 +122,17 @@ def _summary(run: Run) -> dict[str, Any]:
         "outcomes": [(name, count) for name, count in (summary.get("outcomes") or {}).items() if count],
         "tiers": summary.get("tiers") or {},
         "pools": summary.get("pools") or {},
+        "devices": _device_figures(metrics),
         "audit": summary.get("audit"),
         "fingerprint": summary.get("fingerprint") or {},
     }
+
+
+def _device_figures(metrics: dict[str, Any]) -> list[str]:
+    """Names of the figures of devices; none where each instance is one device."""
+    if (metrics.get("collective_ms") or {}).get("value") is None:
+        return []
+    return [name for name in DEVICE_FIGURES if (metrics.get(name) or {}).get("value") is not None]
 
 
 def _fork_form(run: Run) -> dict[str, Any] | None:

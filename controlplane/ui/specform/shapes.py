@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from scheduler_core.spec import base, goal, policy, pools, server, studies, target, topology, workload
+from scheduler_core.spec import base, goal, parallel, policy, pools, server, studies, target, topology, workload
 from scheduler_core.verdict.titles import SPELLED
 
 Choices = tuple[tuple[str, str], ...]
@@ -99,6 +99,10 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
             "headroom_tokens",
             "look_every_ms",
         ),
+    ),
+    target.ModelledTarget: Layout(more=("parallel", "noise", "price_per_device_hour")),
+    parallel.Parallel: Layout(
+        more=("router_seed", "link_gb_per_s", "link_latency_us", "stage_gb_per_s"),
     ),
     topology.Topology: Layout(more=("broken_share", "late_share", "late_ms")),
 }
