@@ -1,4 +1,4 @@
-"""Calibrating this machine: a process of its own measures steps of the real engine and fits a profile."""
+"""Calibrating this machine or a server: a process of its own measures steps and fits a profile."""
 
 import json
 import subprocess
@@ -7,11 +7,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from headway.serving import local_access
 from scheduler_core.spec.job import MESSAGES, ArtifactMessage, CalibrationJob, ProgressMessage, ResultMessage
 from scheduler_core.spec.parse import parse
+from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.server import ServerTarget
 from scheduler_core.spec.target import Profile, TorchTarget
 from scheduler_core.types.errors import HeadwayError
+
+PROBE_LIMIT_S = 1800.0  # a launched server may take a third of it to be ready
 
 OnProgress = Callable[[ProgressMessage], None]
 
@@ -28,9 +34,30 @@ def calibrate(*, name: str, target: TorchTarget, quick: bool, on_progress: OnPro
     Raises:
         CalibrationError: it failed; the message is the process's own reason.
     """
+    return _measured({"name": name, "target": target, "quick": quick}, on_progress)
+
+
+def calibrate_server(
+    *, name: str, server: ServerTarget, policy: PolicySpec, quick: bool, on_progress: OnProgress
+) -> Profile:
+    """Probe a server from here and fit a profile called ``name``.
+
+    ``policy`` is what a launched server is started with, and says what another does not show itself.
+
+    Raises:
+        InputError: the server is an endpoint, which only an installation knows, or a template that is not here.
+        CalibrationError: it failed; the message is the process's own reason.
+    """
+    job = {"name": name, "server": server, "policy": policy, "quick": quick, "access": local_access(server, "")}
+    return _measured({**job, "wall_limit_s": PROBE_LIMIT_S}, on_progress)
+
+
+def _measured(fields: dict[str, Any], on_progress: OnProgress) -> Profile:
+    """The profile that a calibration process makes of a job with ``fields``."""
     with tempfile.TemporaryDirectory(prefix="headway-calibrate-") as folder:
-        job = CalibrationJob(run="calibration", name=name, target=target, quick=quick, workdir=folder)
+        job = CalibrationJob(run="calibration", workdir=folder, **fields)
         path = Path(folder) / "job.json"
+        path.touch(mode=0o600)  # it may hold the key of a server
         path.write_text(job.model_dump_json(), encoding="utf-8")
         made: Path | None = None
         ending: ResultMessage | None = None

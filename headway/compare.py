@@ -28,9 +28,18 @@ def comparison(baseline: str, candidate: str, trace: Path | None, changes: Seque
         "arms": {name: {"policy": "as_served"} for name in arms},
         "run_limit_s": 7200,
     }
+    return parse(ExperimentSpec, changed(form, changes))
+
+
+def changed(form: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """``form`` with ``changes`` made to it, each ``dotted.name=value``, as YAML writes values.
+
+    Raises:
+        InputError: a change cannot be read.
+    """
     for change in changes:
         _apply(form, change)
-    return parse(ExperimentSpec, form)
+    return form
 
 
 def _apply(form: dict[str, Any], change: str) -> None:

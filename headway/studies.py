@@ -1,18 +1,23 @@
-"""Studies in this process, with no server: a guided plan stage by stage, a search and its confirmation."""
+"""Studies in this process, with no server: a guided plan stage by stage, a search and its confirmation, a prediction
+and its measurement.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from headway import profiles
 from headway.play import Step, play, read_plan
 from scheduler_core.evidence.schema import RunSummary
+from scheduler_core.files import write_json
 from scheduler_core.policies.resolving import playable
 from scheduler_core.spec.policy import PolicySpec
-from scheduler_core.spec.studies import GuidedSpec, SearchSpec
-from scheduler_core.types.errors import InputError
+from scheduler_core.spec.studies import GuidedSpec, PredictionSpec, SearchSpec
+from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.verdict.guided import LAST, StageResult, guided_report, next_stage, outcome
+from scheduler_core.verdict.prediction import MEASURED, PREDICTED, PredictionResult, compare, modelled, write_down
 from scheduler_core.verdict.schema import Verdict
 from scheduler_core.verdict.search import SearchResult, confirmation
 
@@ -21,16 +26,21 @@ OnStep = Callable[[Step], None]
 
 @dataclass
 class Studied:
-    """What a study found; ``search`` only of a search, whose confirmation is then the one stage."""
+    """What a study found; ``search`` only of a search, whose confirmation is then the one stage, and ``predicted``
+    only of a prediction.
+    """
 
     name: str
     stages: list[StageResult] = field(default_factory=list)
     runs: list[RunSummary] = field(default_factory=list)
     search: SearchResult | None = None
+    predicted: PredictionResult | None = None
 
     @property
     def report(self) -> list[str]:
-        """A guided plan's sentences; none of a search, which has its own."""
+        """The sentences of a guided plan or a prediction; none of a search, which has its own."""
+        if self.predicted is not None:
+            return self.predicted.report
         return guided_report(self.stages) if self.search is None else []
 
     @property
@@ -49,6 +59,7 @@ class Studied:
             "name": self.name,
             "report": self.report,
             "search": None if self.search is None else self.search.canonical(),
+            "prediction": None if self.predicted is None else self.predicted.canonical(),
             "verdicts": [verdict.canonical() for verdict in self.verdicts],
         }
 
@@ -94,8 +105,36 @@ def play_search(spec: SearchSpec, *, base: Path, on_policy: Callable[[int, int],
     return found
 
 
-def _stage(found: Studied, number: int, experiment: Any, base: Path, on_step: OnStep) -> None:
-    played = play(experiment, base=base, on_step=on_step)
+def play_prediction(spec: PredictionSpec, *, base: Path, on_step: OnStep, evidence: Path) -> Studied:
+    """Play the sweep on the model, write the prediction to ``evidence``, and only then measure.
+
+    The prediction is in ``prediction.json``, made anew and never written over; ``measurement`` has the runs' evidence.
+
+    Raises:
+        InputError: the workload or profile cannot be had, or ``evidence`` has a prediction already.
+        PlayError: no run succeeded.
+    """
+    file = evidence / "prediction.json"
+    if file.exists():
+        raise InputError([Problem(str(file), "is there already, and a prediction is never written over")])
+    profile, _ = profiles.choose(spec.profile, "profile")
+    found = Studied(spec.name)
+    _stage(found, PREDICTED, modelled(spec), base, on_step)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    made = write_down(spec, profile, found.stages[-1].verdict, written_at=now)
+    found.predicted = PredictionResult(prediction=made)
+    evidence.mkdir(parents=True, exist_ok=True)
+    write_json(file, made.canonical())
+    file.chmod(0o444)
+    _stage(found, MEASURED, spec.experiment, base, on_step, evidence / "measurement")
+    found.predicted = PredictionResult(prediction=made, outcome=compare(made, found.stages[-1].verdict))
+    return found
+
+
+def _stage(
+    found: Studied, number: int, experiment: Any, base: Path, on_step: OnStep, evidence: Path | None = None
+) -> None:
+    played = play(experiment, base=base, on_step=on_step, evidence=evidence)
     assert played.verdict is not None  # play raises when there is none
     found.stages.append(StageResult(number, experiment, played.verdict))
     found.runs += played.runs

@@ -124,13 +124,19 @@ def beside(batch: Batch, label: str, ours: Callable[[int], Callable[[], Run]], *
 
 @cache
 def folder(model: str) -> Path:
-    """A Hugging Face folder with the seeded weights of a built-in shape, there until this process ends."""
+    """A Hugging Face folder with the seeded weights of a built-in shape, there until this process ends.
+
+    Its tokenizer has a word for each token id, so that a server can write its answers as text.
+    """
     config, path = resolve(model), Path(tempfile.mkdtemp(prefix="headway-weights-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     kept = _Kept(config)
     Decoder(config, kept, torch.float32, torch.device("cpu"))
     save_file(kept.tensors, path / "model.safetensors", metadata={"format": "pt"})
     (path / "config.json").write_text(json.dumps(_hugging_face(config)))
+    (path / "tokenizer.json").write_text(json.dumps(_words(config.vocab_size)))
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0", "model_max_length": config.model_length}
+    (path / "tokenizer_config.json").write_text(json.dumps(kind))
     return path
 
 
@@ -144,6 +150,19 @@ class _Kept:
     def get(self, name: str, shape: Shape) -> torch.Tensor:
         self.tensors[name] = self._source.get(name, shape)
         return self.tensors[name]
+
+
+def _words(count: int) -> dict[str, Any]:
+    """A tokenizer file whose token ``n`` is the word ``wn``."""
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": {f"w{number}": number for number in range(count)}, "unk_token": "w0"},
+    }
 
 
 def _hugging_face(config: ModelConfig) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.spec.workload import WorkloadSpec
+from scheduler_core.verdict.prediction import PredictionResult
 from scheduler_core.verdict.schema import Verdict
 from scheduler_core.verdict.search import SearchResult
 
@@ -132,9 +133,14 @@ class ObjectField(serializers.JSONField):
 
 
 class StudySpecField(serializers.JSONField):
-    """A guided or search spec."""
+    """A guided, search or prediction spec."""
 
 
 @documented_by(SearchResult)
 class SearchResultField(serializers.JSONField):
     """What a search found."""
+
+
+@documented_by(PredictionResult)
+class PredictionResultField(serializers.JSONField):
+    """What was predicted, and what came of it."""

@@ -50,6 +50,7 @@ urlpatterns = [
     path("experiments/<str:pk>/clone", experiments.ExperimentClone.as_view(), name="experiment-clone"),
     path("experiments/<str:pk>/exports/<str:name>", experiments.ExperimentExport.as_view(), name="experiment-export"),
     path("studies", studies.Studies.as_view(), name="studies"),
+    path("studies/predict", studies.Predictions.as_view(), name="studies-predict"),
     path("studies/guided", studies.GuidedPlans.as_view(), name="studies-guided"),
     path("studies/search", studies.Searches.as_view(), name="studies-search"),
     path("studies/<str:pk>", studies.StudyDetail.as_view(), name="study"),

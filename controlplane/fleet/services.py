@@ -10,20 +10,25 @@ from django.utils import timezone
 
 from controlplane.access import Person, require_person
 from controlplane.accounts.models import User
+from controlplane.endpoints.services import require_endpoints
 from controlplane.fleet.models import Profile, Worker
 from controlplane.fleet.selectors import live_workers
 from controlplane.runs.models import Run
 from controlplane.runs.services import queue_run
 from controlplane.runs.services.queueing import check_quota
 from controlplane.specs import parse_name
+from scheduler_core.policies.resolving import resolve
 from scheduler_core.spec import target as spec
 from scheduler_core.spec.parallel import Parallel
 from scheduler_core.spec.parse import parse
+from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.profiles import choose_profile, profile_of
+from scheduler_core.spec.server import ServerTarget
 from scheduler_core.types.errors import InputError, Problem
 
 WORKER_FORGET_AFTER = timedelta(days=7)
 DEVICE_KINDS = ("cpu", "cuda")
+PROBE_LIMIT_S = 1800.0  # a launched server may take a third of it to be ready
 
 
 # --- workers --------------------------------------------------------------------------------------------------------
@@ -105,6 +110,34 @@ def start_calibration(*, owner: User, name: str, target: object, quick: bool = F
         plan=None,
         kind=Run.Kind.CALIBRATION,
     )
+
+
+def start_probe(*, owner: User, name: str, server: object, policy: object = None, quick: bool = False) -> Run:
+    """Queue a run that probes a server and becomes a profile called ``name``.
+
+    ``policy`` is what a launched server is started with, and says what another does not show itself.
+    """
+    require_person(owner)
+    name = parse_name(name)
+    read = parse(ServerTarget, server)
+    stated = parse(PolicySpec, policy or {"policy": "as_served"})
+    if len(read.given) != 1:
+        raise InputError([Problem("server", "give exactly one of url, endpoint and launch")])
+    require_endpoints([("server.endpoint", read)])
+    resolve(stated)
+    check_quota(owner=owner, wanted=1)
+    where = read.endpoint or read.launch or read.url
+    return queue_run(
+        owner=owner,
+        title=f"Calibration {name}: {where}",
+        job={
+            "name": name, "server": read.canonical(), "policy": stated.canonical(), "quick": quick,
+            "wall_limit_s": PROBE_LIMIT_S,
+        },
+        device_kind=device_kind_of(spec.TargetSpec(server=read)),
+        plan=None,
+        kind=Run.Kind.CALIBRATION,
+    )  # fmt: skip
 
 
 def adopt_profile(*, run: Run) -> Profile:

@@ -2,17 +2,16 @@
 
 from controlplane.experiments.selectors import runs_of
 from controlplane.studies.models import Study
-from controlplane.studies.selectors import results_of, search_result, stages_of
+from controlplane.studies.selectors import report_of, results_of, search_result, stages_of
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.parse import parse
-from scheduler_core.verdict.guided import guided_report
 from scheduler_core.verdict.report.study import study_page
 
 
 def study_report(study: Study) -> str:
     """The whole study so far: its sentences, the search's front, and every verdict with its runs' figures."""
     results = results_of(study)
-    lines = guided_report(results) if study.kind == Study.Kind.GUIDED else []
+    lines = report_of(study)
     runs = [
         parse(RunSummary, run.summary) for stage in stages_of(study) for run in runs_of(stage.experiment) if run.summary
     ]

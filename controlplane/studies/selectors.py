@@ -7,8 +7,9 @@ from controlplane.experiments.models import Experiment
 from controlplane.experiments.selectors import spec_of
 from controlplane.studies.models import Stage, Study
 from scheduler_core.spec.parse import parse
-from scheduler_core.spec.studies import GuidedSpec, SearchSpec
-from scheduler_core.verdict.guided import StageResult
+from scheduler_core.spec.studies import GuidedSpec, PredictionSpec, SearchSpec
+from scheduler_core.verdict.guided import StageResult, guided_report
+from scheduler_core.verdict.prediction import PredictionResult
 from scheduler_core.verdict.schema import Verdict
 from scheduler_core.verdict.search import SearchResult
 
@@ -43,8 +44,26 @@ def search_spec(study: Study) -> SearchSpec:
 
 
 def search_result(study: Study) -> SearchResult | None:
-    """What a search found; None while it has not ended."""
-    return parse(SearchResult, study.result) if study.result else None
+    """What a search found; None while it has not ended, and of another kind of study."""
+    return parse(SearchResult, study.result) if study.result and study.kind == Study.Kind.SEARCH else None
+
+
+def prediction_spec(study: Study) -> PredictionSpec:
+    """What a prediction was asked of."""
+    return parse(PredictionSpec, study.spec)
+
+
+def prediction_result(study: Study) -> PredictionResult | None:
+    """What was predicted, and what came of it; None until it is written down, and of another kind of study."""
+    return parse(PredictionResult, study.result) if study.result and study.kind == Study.Kind.PREDICTION else None
+
+
+def report_of(study: Study) -> list[str]:
+    """What a guided plan or a prediction says so far, in sentences."""
+    if study.kind == Study.Kind.GUIDED:
+        return guided_report(results_of(study))
+    predicted = prediction_result(study)
+    return predicted.report if predicted is not None else []
 
 
 def unsettled() -> QuerySet[Study]:

@@ -1,6 +1,7 @@
 """Writes of studies: each next experiment is submitted from the verdict, or the search result, before it."""
 
 import json
+import logging
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -9,7 +10,9 @@ from django.utils import timezone
 from controlplane.access import require_change, require_person
 from controlplane.accounts.models import User
 from controlplane.errors import ConflictError, QuotaError
+from controlplane.experiments.drafts import read_draft
 from controlplane.experiments.models import Experiment
+from controlplane.experiments.selectors import runs_of
 from controlplane.experiments.services import cancel_experiment, submit_experiment
 from controlplane.fleet.services import resolve_profile
 from controlplane.runs.lifecycle import TERMINAL_STATES, State
@@ -17,18 +20,32 @@ from controlplane.runs.models import Run
 from controlplane.runs.services import queue_run, request_cancel, retry_run
 from controlplane.runs.services.queueing import check_quota
 from controlplane.studies.models import Stage, Study
-from controlplane.studies.selectors import guided_spec, results_of, search_result, search_spec, stages_of
+from controlplane.studies.selectors import (
+    guided_spec,
+    prediction_result,
+    prediction_spec,
+    results_of,
+    search_result,
+    search_spec,
+    stages_of,
+)
 from controlplane.workloads.selectors import versions_visible_to
 from controlplane.workloads.services import freeze
-from scheduler_core.policies.resolving import playable, resolve
+from scheduler_core.policies.resolving import playable, resolve, resolve_arms
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.saved import substitute
-from scheduler_core.spec.studies import GuidedSpec, SearchSpec
+from scheduler_core.spec.studies import GuidedSpec, PredictionSpec, SearchSpec
+from scheduler_core.spec.target import Profile
 from scheduler_core.spec.variants import turned
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.verdict.guided import LAST, STAGES, Allows, next_stage, outcome
+from scheduler_core.verdict.prediction import MEASURED, PREDICTED, PredictionResult, compare, modelled, write_down
+from scheduler_core.verdict.prediction import STAGES as PREDICTION_STAGES
+from scheduler_core.verdict.schema import Verdict
 from scheduler_core.verdict.search import SearchResult, confirmation
+
+log = logging.getLogger(__name__)
 
 Status = Study.Status
 
@@ -57,6 +74,29 @@ def read_search(data: object, *, user: User) -> SearchSpec:
     if problems and "policy" not in spec.space:  # another preset may take what the base does not
         raise InputError(problems)
     return spec
+
+
+def read_prediction(data: object, *, user: User) -> PredictionSpec:
+    """A prediction as submitted; its experiment may name saved versions. `InputError` lists what is wrong."""
+    form = dict(data) if isinstance(data, dict) else {}
+    try:
+        draft = read_draft(form.get("experiment"), user=user)
+        spec = parse(PredictionSpec, {**form, "experiment": draft.spec.canonical()})
+    except InputError as error:
+        raise InputError([_inside(item) for item in error.problems]) from None
+    profile = resolve_profile(name=spec.profile, where="profile")
+    try:
+        resolve_arms(modelled(spec), profile)
+    except InputError as error:
+        raise InputError([_inside(item) for item in error.problems]) from None
+    return spec
+
+
+def _inside(problem: Problem) -> Problem:
+    """A problem of an experiment, at its place in a prediction."""
+    if problem.where.partition(".")[0] in ("experiment", "profile"):
+        return problem
+    return Problem(f"experiment.{problem.where}".rstrip("."), problem.message)
 
 
 def _filled(data: object, user: User) -> object:
@@ -103,12 +143,24 @@ def start_search(*, owner: User, data: object) -> Study:
         return Study.objects.create(owner=owner, kind=Study.Kind.SEARCH, name=spec.name, spec=spec.canonical(), run=run)
 
 
+def start_prediction(*, owner: User, data: object) -> Study:
+    """Begin a prediction: its sweep on the model, after which it is written down and the measurement submitted."""
+    require_person(owner)
+    spec = read_prediction(data, user=owner)
+    with transaction.atomic():
+        study = Study.objects.create(owner=owner, kind=Study.Kind.PREDICTION, name=spec.name, spec=spec.canonical())
+        _submit(study, PREDICTED, modelled(spec))
+    return study
+
+
 def advance_study(study: Study) -> None:
     """Take a running study as far as its runs and experiments allow; several callers may race."""
-    if study.kind == Study.Kind.GUIDED:
-        _advance_guided(study)
-    else:
-        _advance_search(study)
+    advance = {
+        Study.Kind.GUIDED: _advance_guided,
+        Study.Kind.SEARCH: _advance_search,
+        Study.Kind.PREDICTION: _advance_prediction,
+    }
+    advance[Study.Kind(study.kind)](study)
 
 
 def cancel_study(*, study: Study, user: User) -> Study:
@@ -189,6 +241,36 @@ def _advance_search(study: Study) -> None:
         _try_to_submit(study, 0, experiment)
 
 
+def _advance_prediction(study: Study) -> None:
+    """Write the prediction down before the measurement exists, then say what the measurement says of it."""
+    last = stages_of(study).last()
+    if last is None or _still_open(study, last.experiment):
+        return
+    verdict = results_of(study)[-1].verdict
+    if last.number == PREDICTED:
+        if prediction_result(study) is None:
+            _write_down(study, last.experiment, verdict)
+        _try_to_submit(study, MEASURED, prediction_spec(study).experiment)
+        return
+    written = prediction_result(study)
+    assert written is not None  # the measurement is submitted after it
+    outcome = compare(written.prediction, verdict)
+    found = written.model_copy(update={"outcome": outcome})
+    Study.objects.filter(pk=study.pk).update(result=found.canonical())
+    _end(study, Status.ENDED, outcome.sentence)
+
+
+def _write_down(study: Study, experiment: Experiment, verdict: Verdict) -> None:
+    """Keep what the sweep on the model says, once: a prediction that is there is never replaced."""
+    run = runs_of(experiment).first()
+    assert run is not None  # a decided experiment has runs
+    profile = parse(Profile, run.job["profile"])
+    made = write_down(prediction_spec(study), profile, verdict, written_at=timezone.now().isoformat(timespec="seconds"))
+    written = PredictionResult(prediction=made)
+    if Study.objects.filter(pk=study.pk, result__isnull=True).update(result=written.canonical()):
+        log.info("%s: predicted %s", study.pk, made.sentence)
+
+
 def _adopt(study: Study, run: Run) -> SearchResult | None:
     """Keep what the search handed in as ``search.json``; None, and the study failed, where there is none."""
     artifact = run.artifacts.filter(attempt=run.attempt, name="search.json").first()
@@ -247,4 +329,6 @@ def _allows(spec: GuidedSpec) -> Allows:
 
 def stage_title(study: Study, stage: Stage) -> str:
     """What a stage is called."""
-    return STAGES[stage.number].name if study.kind == Study.Kind.GUIDED else "confirmation"
+    if study.kind == Study.Kind.SEARCH:
+        return "confirmation"
+    return STAGES[stage.number].name if study.kind == Study.Kind.GUIDED else PREDICTION_STAGES[stage.number]

@@ -73,6 +73,7 @@ urlpatterns = [
     path("endpoints/<slug:endpoint_id>/remove/", endpoints.remove, name="endpoint-remove"),
     path("fleet/", fleet.index, name="fleet"),
     path("fleet/calibrate/", fleet.calibrate, name="calibrate"),
+    path("fleet/probe/", fleet.probe, name="probe"),
     path("fleet/drain/", fleet.drain, name="worker-drain"),
     path("fleet/profiles/<slug:profile_id>/", fleet.profile, name="profile"),
 ]

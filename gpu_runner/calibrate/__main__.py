@@ -5,9 +5,11 @@ import logging
 import math
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_runner.calibrate.profile import Stopped, calibrate
+from gpu_runner.calibrate.stopping import Stopped
 from gpu_runner.engine.settings import DEVICES, DTYPES, EngineSettings
 from gpu_runner.process import AskedToStop, Deadline, Emit, emit, log_to_stderr, read_job, told
 from scheduler_core.files import write_json
@@ -24,8 +26,22 @@ from scheduler_core.types.errors import HeadwayError
 
 _QUICK_S = 8.0
 _PROPER_S = 40.0
+_QUICK_PROBE_S = 60.0
+_PROPER_PROBE_S = 420.0  # with the server's start not counted, ten minutes at most
 _REPORT_EVERY_S = 0.5
 _log = logging.getLogger(__name__)
+
+Progress = Callable[[float], None]
+Stop = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A calibration to do: the profile's name, about how long it takes, and the measuring itself."""
+
+    name: str
+    seconds: float
+    measure: Callable[[Progress, Stop], Profile]
 
 
 class _Reporter:
@@ -35,13 +51,17 @@ class _Reporter:
         self._emit = emit
         self._seconds = seconds
         self._last = 0.0
+        self._told = -1
 
     def __call__(self, share: float) -> None:
         now = time.monotonic()
         if share < 1 and now - self._last < _REPORT_EVERY_S:
             return
         self._last = now
-        self._emit(ProgressMessage(done=round(share * 100), total=100, eta_s=round((1 - share) * self._seconds, 1)))
+        done = round(share * 100)
+        if done != self._told:
+            self._told = done
+            self._emit(ProgressMessage(done=done, total=100, eta_s=round((1 - share) * self._seconds, 1)))
 
 
 def run_job(path: Path) -> int:
@@ -49,8 +69,25 @@ def run_job(path: Path) -> int:
     job = read_job(CalibrationJob, path)
     if job is None:
         return 1
-    seconds = _QUICK_S if job.quick else _PROPER_S
+    out = Path(job.workdir) / "profile.json"
+    stop = Deadline(AskedToStop(), job.wall_limit_s)
+    return told(_attempt(emit, _server(job) if job.server is not None else _engine(job), out, stop))
+
+
+def _server(job: CalibrationJob) -> _Work:
+    seconds = _QUICK_PROBE_S if job.quick else _PROPER_PROBE_S
+
+    def measure(progress: Progress, stop: Stop) -> Profile:
+        from gpu_runner.calibrate.probe.probe import calibrate_server
+
+        return calibrate_server(job, seconds=seconds, progress=progress, stop=stop)
+
+    return _Work(job.name, seconds, measure)
+
+
+def _engine(job: CalibrationJob) -> _Work:
     target = job.target
+    assert target is not None  # the job's own rule
     settings = EngineSettings(
         model=target.model,
         device=target.device,
@@ -59,18 +96,25 @@ def run_job(path: Path) -> int:
         kv_blocks=target.kv_blocks,
         weight_seed=target.weight_seed,
     )
-    out = Path(job.workdir) / "profile.json"
-    return told(_attempt(emit, settings, (job.name, seconds), out, Deadline(AskedToStop(), job.wall_limit_s)))
+    return _of_engine(job.name, settings, _QUICK_S if job.quick else _PROPER_S)
 
 
-def _attempt(say: Emit, settings: EngineSettings, what: tuple[str, float], out: Path, stop: Deadline) -> ResultMessage:
-    """Calibrate for ``what``, a name and a number of seconds; every error becomes the result's reason."""
-    name, seconds = what
+def _of_engine(name: str, settings: EngineSettings, seconds: float) -> _Work:
+    def measure(progress: Progress, stop: Stop) -> Profile:
+        from gpu_runner.calibrate.profile import calibrate
+
+        return calibrate(settings, seconds=seconds, name=name, progress=progress, stop=stop)
+
+    return _Work(name, seconds, measure)
+
+
+def _attempt(say: Emit, work: _Work, out: Path, stop: Deadline) -> ResultMessage:
+    """Do ``work``; every error becomes the result's reason."""
     say(StateMessage(state="starting"))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         say(StateMessage(state="running"))
-        profile = calibrate(settings, seconds=seconds, name=name, progress=_Reporter(say, seconds), stop=stop)
+        profile = work.measure(_Reporter(say, work.seconds), stop)
         say(StateMessage(state="finalising"))
         write_json(out, profile.canonical())
     except Stopped:
@@ -80,7 +124,7 @@ def _attempt(say: Emit, settings: EngineSettings, what: tuple[str, float], out: 
     except OSError as error:
         return ResultMessage(outcome="failed", reason=f"{out} cannot be written: {error.strerror}")
     except Exception as error:  # the process boundary: a fault must become a reason, never a silent death
-        _log.exception("calibration %s failed", name)
+        _log.exception("calibration %s failed", work.name)
         return ResultMessage(outcome="failed", reason=f"internal fault: {type(error).__name__}: {error}")
     say(ArtifactMessage.of(out))
     return ResultMessage(outcome="succeeded", reason=_sentence(profile))
@@ -124,7 +168,8 @@ def main(arguments: list[str]) -> int:
         block_size=options.block_size,
     )
     say = emit if options.json else _say
-    result = _attempt(say, settings, (options.name, options.seconds), options.out, Deadline(AskedToStop(), math.inf))
+    work = _of_engine(options.name, settings, options.seconds)
+    result = _attempt(say, work, options.out, Deadline(AskedToStop(), math.inf))
     say(result)
     return 0 if result.outcome == "succeeded" else 1
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from gpu_runner.calibrate.measure import Measured
+from gpu_runner.calibrate.measured import Measured
 from scheduler_core.spec.target import Affine
 
 _HUBER = 1.345

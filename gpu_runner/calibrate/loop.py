@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from gpu_runner.calibrate.measure import Measured, computing_ns
+from gpu_runner.calibrate.measure import computing_ns
+from gpu_runner.calibrate.measured import Measured
 from gpu_runner.engine.executor import TorchExecutor
 from scheduler_core.drive.driver import Driver
 from scheduler_core.evidence.live import LiveSampler, Tee

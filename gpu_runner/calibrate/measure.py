@@ -1,27 +1,17 @@
 """Runs the steps of a point on an engine and times them."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import count
 
 from gpu_runner.calibrate.grid import WARMING_STEPS, Point
+from gpu_runner.calibrate.measured import Measured
 from gpu_runner.engine.executor import TorchExecutor
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
 from scheduler_core.types.intervals import COMPUTE
 from scheduler_core.types.plan import Grant, Phase, StepPlan, StepResult
-from scheduler_core.types.shape import StepShape, shape_of
+from scheduler_core.types.shape import shape_of
 from scheduler_core.types.time import Ns
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One measured step: its shape, the time its forward took, and the point and round that it belongs to."""
-
-    shape: StepShape
-    duration_ns: Ns
-    point: int
-    round: int
 
 
 class Bench:

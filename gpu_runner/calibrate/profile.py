@@ -10,12 +10,14 @@ from gpu_runner.calibrate.fit import fit
 from gpu_runner.calibrate.grid import Point, points
 from gpu_runner.calibrate.link import HOST_BLOCKS, measure_link
 from gpu_runner.calibrate.loop import Loop, capacity_rps, play, traffic
-from gpu_runner.calibrate.measure import Bench, Measured
+from gpu_runner.calibrate.measure import Bench
+from gpu_runner.calibrate.measured import Measured
+from gpu_runner.calibrate.stopping import Stopped
 from gpu_runner.calibrate.wake import WAKE_ROUND_S, measure_wake, wake_points
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.settings import EngineSettings, LoadReport
 from scheduler_core.spec.target import HostLink, Profile
-from scheduler_core.types.errors import HeadwayError, InputError, Problem
+from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.time import Ns
 
 _LOG = logging.getLogger(__name__)
@@ -30,10 +32,6 @@ _LEAST_ROUNDS = 3
 OnProgress = Callable[[float], None]
 """Called with the share of the work that is done, 0 to 1."""
 Stop = Callable[[], bool]
-
-
-class Stopped(HeadwayError):  # noqa: N818 - asked for, not an error
-    """The calibration was told to stop before it had enough to fit."""
 
 
 def calibrate(

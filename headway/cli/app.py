@@ -2,7 +2,21 @@
 
 import typer
 
-from headway.cli import compare, demo, fork, judge, local, profiles, remote, show, studies, sweep, traces, trust
+from headway.cli import (
+    calibrate,
+    compare,
+    demo,
+    fork,
+    judge,
+    local,
+    profiles,
+    remote,
+    show,
+    studies,
+    sweep,
+    traces,
+    trust,
+)
 
 app = typer.Typer(
     help="Decide how to schedule LLM serving, with evidence.",
@@ -19,9 +33,10 @@ app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("guided")(studies.guided)
 app.command("search")(studies.search)
+app.command("predict")(studies.predict)
 app.command("study")(studies.study)
 app.command("fork")(fork.fork)
-app.command("calibrate")(local.calibrate)
+app.command("calibrate")(calibrate.calibrate)
 app.command("profiles")(profiles.profiles)
 trace.command("inspect")(local.trace_inspect)
 trace.command("convert")(traces.convert)

@@ -1,4 +1,4 @@
-"""Commands that need no server: play, calibrate, trace inspect."""
+"""Commands that need no server: play, trace inspect."""
 
 import json
 from pathlib import Path
@@ -63,40 +63,6 @@ def play_here(
     else:
         print_verdict(verdict, pull_request=pull_request)
     raise typer.Exit(verdict.exit_code)
-
-
-def calibrate(
-    name: Annotated[str, typer.Option(help="Name of the profile.")] = "this-machine",
-    model: Annotated[str, typer.Option(help="Built-in shape, or a local Hugging Face folder.")] = "demo-s",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer steps, a coarser fit.")] = False,
-    upload: Annotated[bool, typer.Option("--upload", help="Give the profile to the server too.")] = False,
-    as_data: Json = False,
-) -> None:
-    """Measure this machine and keep a profile for modelled targets."""
-    from headway import profiles
-    from headway.calibration import calibrate as measure
-    from headway.cli.progress import CalibrationProgress
-    from scheduler_core.spec.parse import parse
-    from scheduler_core.spec.target import TorchTarget
-
-    target = parse(TorchTarget, {"model": model, "device": device, "dtype": dtype})
-    with CalibrationProgress() as progress:
-        profile = measure(name=name, target=target, quick=quick, on_progress=progress)
-    say(f"kept as {profiles.keep(profile)}")
-    if upload:
-        from headway.client import Client
-        from headway.config import connection
-
-        with Client(connection()) as client:
-            say(f"uploaded as {client.post('/profiles', profile.canonical())['url']}")
-    if as_data:
-        as_json(profile.canonical())
-        return
-    print(f"{profile.name}: {profile.model} on {profile.device}, {profile.steps_measured} steps measured")
-    print(f"held-out error {profile.held_out_error_share:.1%}, step noise {profile.residual_share:.1%}")
 
 
 def trace_inspect(

@@ -1,4 +1,4 @@
-"""Commands of studies: guided plans and searches, here or on a server."""
+"""Commands of studies: guided plans, searches and predictions, here or on a server."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,6 +64,39 @@ def search(
     _print(found, report=report, as_data=as_data)
 
 
+def predict(
+    file: StudyFile,
+    profile: Annotated[str, typer.Option(help="Profile to predict with; absent: the file's, or the newest.")] = "",
+    evidence: Annotated[
+        Path, typer.Option(help="Folder for the prediction, written down first, and the runs that measure.")
+    ] = Path("prediction"),
+    *,
+    submit: Submit = False,
+    report: Report = None,
+    as_data: Json = False,
+) -> None:
+    """Predict how much each arm carries, then measure it. FILE is an experiment with loads to sweep.
+
+    Exit status: that of the measurement's verdict.
+    """
+    from headway import specfile
+    from headway.cli.progress import PlayProgress
+    from headway.studies import play_prediction
+    from scheduler_core.spec.parse import parse
+    from scheduler_core.spec.studies import PredictionSpec
+
+    data = specfile.read(file)
+    data = dict(data) if "experiment" in data else {"experiment": data}
+    data |= {"profile": profile} if profile else {}
+    if submit:
+        _submit("predict", data, file, as_data=as_data, server=(None, None))
+        return
+    spec = parse(PredictionSpec, data)
+    with PlayProgress(spec.name) as progress:
+        found = play_prediction(spec, base=file.resolve().parent, on_step=progress, evidence=evidence)
+    _print(found, report=report, as_data=as_data)
+
+
 def study(
     identifier: Annotated[str | None, typer.Argument(metavar="ID", help="Study (std_...); absent: all.")] = None,
     *,
@@ -111,7 +144,9 @@ def _submit(
     from headway.config import connection
 
     with Client(connection(url=server[0], token=server[1])) as client:
-        data, _ = specfile.upload_trace(client, data, file.resolve().parent)
+        inner = data["experiment"] if kind == "predict" else data
+        inner, _ = specfile.upload_trace(client, inner, file.resolve().parent)
+        data = {**data, "experiment": inner} if kind == "predict" else inner
         found = client.post(f"/studies/{kind}", data)
     say(f"submitted {found['id']}; look again with: headway study {found['id']}")
     if as_data:

@@ -8,14 +8,14 @@ standard output: the `Message` kinds below. Standard error is its log. The exit 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
 from scheduler_core.files import sha256_of
 from scheduler_core.spec.base import PositiveFloat, PositiveInt, Seed, Spec
 from scheduler_core.spec.events import EventsSpec
 from scheduler_core.spec.fork import ForkJob
 from scheduler_core.spec.policy import PolicySpec
-from scheduler_core.spec.server import Access
+from scheduler_core.spec.server import Access, ServerTarget
 from scheduler_core.spec.studies import SearchSpec
 from scheduler_core.spec.target import Profile, TargetSpec, TorchTarget
 from scheduler_core.spec.workload import Tier
@@ -56,15 +56,32 @@ class RunJob(Spec):
 
 
 class CalibrationJob(Spec):
-    """One calibration, for ``python -m gpu_runner.calibrate JOB.json``: same messages, artifact ``profile.json``."""
+    """One calibration, for ``python -m gpu_runner.calibrate JOB.json``: same messages, artifact ``profile.json``.
+
+    Of ``target``, the engine on this machine, or of ``server``, by a probe from outside.
+    """
 
     run: str
     attempt: PositiveInt = 1
     name: str = Field(description="Name of the profile to be made.")
-    target: TorchTarget
+    target: TorchTarget | None = None
+    server: ServerTarget | None = None
+    policy: PolicySpec = Field(
+        PolicySpec(policy="as_served"),
+        description="Of a server: what it is launched with, and settings that it does not show itself.",
+    )
+    access: Access | None = Field(None, description="Of a server: how it is reached.")
     quick: bool = Field(False, description="Fewer measured steps, for sizing a demo rather than for planning.")
     workdir: str
     wall_limit_s: PositiveFloat = 600.0
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.target is None) == (self.server is None):
+            raise ValueError("give either target or server")
+        if self.server is not None and len(self.server.given) != 1:
+            raise ValueError("server: give exactly one of url, endpoint and launch")
+        return self
 
 
 class SearchJob(Spec):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from scheduler_core.spec.base import Name, Seed, Spec
+from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.goal import GoalSpec, MetricName
 from scheduler_core.spec.policy import SECTIONS, PolicySpec
 from scheduler_core.spec.target import TargetSpec
@@ -139,6 +140,38 @@ class SearchSpec(Spec):
     def combinations(self) -> Iterator[dict[str, Any]]:
         """Every combination of the grid, the last parameter changing quickest."""
         yield from _combined(list(self.space.items()))
+
+
+class PredictionSpec(Spec):
+    """How much each arm will carry, written down from a calibrated profile before the experiment that measures it."""
+
+    profile: str = Field(
+        "auto",
+        max_length=64,
+        description="The profile to predict with, such as one that calibration made of the server; auto: the newest.",
+    )
+    experiment: ExperimentSpec = Field(
+        description="The load sweep that is predicted, and then confirms or refutes it, on a real target."
+    )
+
+    @model_validator(mode="after")
+    def _confirmable(self) -> Self:
+        if self.experiment.sweep is None:
+            raise ValueError("experiment.sweep: a prediction is of how much each arm carries, so it needs loads")
+        if self.experiment.target.modelled is not None:
+            raise ValueError("experiment.target: is modelled; a prediction is confirmed by a server or by kernels")
+        served = [name for name, policy in self.experiment.arms.items() if policy.policy == "as_served"]
+        if served:
+            raise ValueError(
+                f"experiment.arms.{served[0]}: as_served says nothing to predict from; state the policy that the "
+                "server runs, such as vllm_v1 with its batch.token_budget"
+            )
+        return self
+
+    @property
+    def name(self) -> str:
+        """That of the experiment."""
+        return self.experiment.name
 
 
 def _combined(left: list[tuple[str, Dimension]]) -> Iterator[dict[str, Any]]:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.loads import LEAST_LOADS
+from scheduler_core.verdict.pairs import Changes
 from scheduler_core.verdict.schema import ArmCapacity, LoadPoint
 from scheduler_core.verdict.wording import digits
 
 TAIL = "ttft_p95_ms"
+LEAST_REPEATS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,10 @@ def knee(curve: Mapping[float, float]) -> float | None:
 
 
 def arm_capacity(
-    name: str, repeats: Mapping[int, Mapping[float, RunSummary]], *, unit: str, attainment: float
+    name: str, repeats: Mapping[int, Mapping[float, RunSummary]], *, unit: str, attainment: float, confidence: float
 ) -> ArmCapacity:
     """Capacity over the mean attainment of all repeats (repeat -> load -> run), and the knee of the mean tail."""
+    low, high = _bounds([capacity(attained(run), attainment) for run in repeats.values()], confidence)
     loads = sorted(next(iter(repeats.values()), {}))
     curve = [_point(load, [run[load] for run in repeats.values()]) for load in loads]
     found = capacity({point.load: point.attainment_share for point in curve}, attainment)
@@ -65,11 +68,22 @@ def arm_capacity(
     return ArmCapacity(
         arm=name,
         capacity=found.load if known else None,
+        low=low,
+        high=high,
         resolved=found.resolved,
         knee=bend,
         sentence=sentence if known else f"{name} has no repeat that was complete at every load",
         curve=curve,
     )
+
+
+def _bounds(found: Sequence[SustainedLoad], confidence: float) -> tuple[float | None, float | None]:
+    """Interval of the geometric mean; None, None where a repeat did not resolve its capacity, or there is but one."""
+    if len(found) < LEAST_REPEATS or any(item.resolved != "within" or item.load <= 0 for item in found):
+        return None, None
+    spread = Changes(tuple(math.log(item.load) for item in found), None, None, exact=False)
+    low, high = spread.bounds(confidence)
+    return math.exp(low), math.exp(high)
 
 
 def attained(run: Mapping[float, RunSummary]) -> dict[float, float]:

@@ -93,7 +93,10 @@ class _Sweep:
         self.names = [baseline, *([candidate] if candidate else [])]
         self.arms = {name: _by_repeat(points, name) for name in self.names}
         self.found = [
-            arm_capacity(name, self.arms[name], unit=asked.unit, attainment=asked.attainment) for name in self.names
+            arm_capacity(
+                name, self.arms[name], unit=asked.unit, attainment=asked.attainment, confidence=asked.confidence
+            )
+            for name in self.names
         ]
         shared = set.intersection(*(set(repeats) for repeats in self.arms.values()))
         self.repeats = sorted(shared)

@@ -122,11 +122,14 @@ class ArmCapacity(Spec):
     """How much load an arm carries: the highest that meets the objectives at the stated attainment.
 
     ``resolved`` is ``within`` when a lower load met them and a higher one did not; else the capacity is only known to
-    lie ``above`` the highest or ``below`` the lowest load. ``knee`` is where the tail bends, if it does.
+    lie ``above`` the highest or ``below`` the lowest load. ``low`` and ``high`` are its interval over the repeats, by
+    Student's t on its logarithm, where each repeat resolved it. ``knee`` is where the tail bends, if it does.
     """
 
     arm: str
     capacity: float | None
+    low: float | None = None
+    high: float | None = None
     resolved: Literal["within", "above", "below"]
     knee: float | None
     sentence: str

@@ -192,6 +192,11 @@ def test_profiles_are_uploaded_and_calibrations_queued(api: Api) -> None:
     assert run.json()["kind"] == "calibration"
     bad: Any = api.post("/profiles/calibrate", {"name": "mine", "target": {"device": "tpu"}})
     assert bad.status_code == 400
+    asked = {"name": "mine", "server": {"launch": "small"}, "policy": {"policy": "vllm_v1"}}
+    probe: Any = api.post("/profiles/calibrate", asked)
+    assert (probe.status_code, probe.json()["title"]) == (201, "Calibration mine: small")
+    both: Any = api.post("/profiles/calibrate", {**asked, "target": {}})
+    assert both.status_code == 400
 
 
 def test_the_installation_describes_itself(world: World, api: Api, stranger: Api) -> None:
@@ -283,3 +288,18 @@ def test_a_search_is_queued_as_a_run(api: Api) -> None:
     assert api.get(f"/runs/{data['run']}").json()["kind"] == "search"
     wrong: Any = api.post("/studies/search", {**asked, "space": {"batch.sise": {"values": [1]}}})
     assert wrong.status_code == 400 and "batch.sise" in wrong.content.decode()
+
+
+def test_a_prediction_begins_with_its_sweep_on_the_model(api: Api) -> None:
+    experiment = {
+        "name": "budgets", "workload": WORKLOAD, "sweep": {"loads": [1, 2, 4]},
+        "target": {"server": {"launch": "small"}},
+        "arms": {"wide": {"policy": "vllm_v1"}, "narrow": {"policy": "vllm_v1", "batch": {"token_budget": 256}}},
+    }  # fmt: skip
+    made: Any = api.post("/studies/predict", {"experiment": experiment})
+    assert made.status_code == 201
+    data = made.json()
+    assert (data["kind"], data["prediction"], data["result"]) == ("predict", None, None)
+    assert [(stage["title"], stage["status"]) for stage in data["stages"]] == [("prediction", "queued")]
+    bad: Any = api.post("/studies/predict", {"experiment": {**experiment, "sweep": None}})
+    assert bad.status_code == 400 and bad.json()["problems"][0]["where"] == "experiment"

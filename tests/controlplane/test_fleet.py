@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from django.conf import settings as conf
@@ -14,6 +14,7 @@ from django.core.exceptions import PermissionDenied
 from django.utils import timezone
 
 from controlplane.accounts.models import User
+from controlplane.endpoints.services import register as register_endpoint
 from controlplane.evidence.services import store_artifact
 from controlplane.fleet import selectors
 from controlplane.fleet.models import Profile, Worker
@@ -28,6 +29,7 @@ from controlplane.fleet.services import (
     resolve_profile,
     set_draining,
     start_calibration,
+    start_probe,
     upload_profile,
 )
 from controlplane.runs.lifecycle import State
@@ -169,6 +171,38 @@ class TestCalibration:
             start_calibration(owner=outsider, name="x", target={})  # type: ignore[arg-type]
         with pytest.raises(InputError, match="unknown key"):
             start_calibration(owner=owner, name="x", target={"modle": "y"})
+
+
+class TestProbe:
+    SERVER: ClassVar[dict[str, Any]] = {"url": "http://127.0.0.1:9"}
+
+    def test_its_job_holds_how_the_server_is_reached_and_is_nowhere_stored(
+        self, owner: User, tmp_path: Path, settings: Any
+    ) -> None:
+        settings.RUN_CALIBRATE_COMMAND = ["calibrate"]
+        register_endpoint(owner=owner, name="mine", url="http://127.0.0.1:9", secret="hush")
+        run = start_probe(owner=owner, name="p", server={"endpoint": "mine"}, quick=True)
+        claimed = claim(run_id=run.pk, attempt=1, worker="w", device="d")
+        assert claimed is not None
+        folder, command = prepare(claimed)
+        job = json.loads((folder / "job.json").read_text())
+        assert command[0] == "calibrate" and job["target"] is None
+        assert job["access"]["headers"] == {"authorization": "Bearer hush"}
+        assert job["access"]["url"] == "http://127.0.0.1:9" and job["policy"]["policy"] == "as_served"
+        assert "hush" not in json.dumps(run.job)
+
+    @pytest.mark.parametrize(
+        ("server", "policy", "message"),
+        [
+            ({"endpoint": "gone"}, None, "there is no endpoint 'gone'"),
+            ({"arms": {"a": {"url": "http://127.0.0.1:9"}}}, None, "give exactly one of url, endpoint and launch"),
+            (SERVER, {"policy": "vllm_v1", "batch": {"sise": 1}}, "unknown key"),
+            (SERVER, {"policy": "nothing"}, "nothing"),
+        ],
+    )
+    def test_what_cannot_be_probed_is_refused(self, owner: User, server: Any, policy: Any, message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            start_probe(owner=owner, name="p", server=server, policy=policy)
 
 
 class TestWorkdir:

@@ -8,8 +8,10 @@ import pytest
 from gpu_runner.calibrate.__main__ import main
 from gpu_runner.calibrate.fit import fit
 from gpu_runner.calibrate.grid import Point, points
-from gpu_runner.calibrate.measure import Bench, Measured
-from gpu_runner.calibrate.profile import Stopped, calibrate
+from gpu_runner.calibrate.measure import Bench
+from gpu_runner.calibrate.measured import Measured
+from gpu_runner.calibrate.profile import calibrate
+from gpu_runner.calibrate.stopping import Stopped
 from gpu_runner.engine.executor import TorchExecutor
 from scheduler_core.spec.job import MESSAGES, CalibrationJob
 from scheduler_core.spec.target import Affine, Profile, TorchTarget

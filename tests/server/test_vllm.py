@@ -1,6 +1,7 @@
 """A real vLLM server on this machine's CPU, launched by the run: two step budgets, settings read back, a verdict.
 
-Needs ``HEADWAY_VLLM_PYTHON`` (an interpreter that has vLLM) and ``HEADWAY_VLLM_MODEL`` (a folder with a small model).
+Needs ``HEADWAY_VLLM_PYTHON``, an interpreter that has vLLM. ``HEADWAY_VLLM_MODEL`` may name a folder with a small
+model; without, one with seeded weights is made.
 """
 
 import json
@@ -10,14 +11,15 @@ from typing import Any
 
 import pytest
 
+from bench.peers.engines import folder
 from headway.play import play
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 
-PYTHON, MODEL = os.environ.get("HEADWAY_VLLM_PYTHON", ""), os.environ.get("HEADWAY_VLLM_MODEL", "")
+PYTHON = os.environ.get("HEADWAY_VLLM_PYTHON", "")
 pytestmark = [
     pytest.mark.vllm,
-    pytest.mark.skipif(not (PYTHON and MODEL), reason="HEADWAY_VLLM_PYTHON and HEADWAY_VLLM_MODEL name no vLLM"),
+    pytest.mark.skipif(not PYTHON, reason="HEADWAY_VLLM_PYTHON names no vLLM"),
     pytest.mark.timeout(1500),
 ]
 ENV = {
@@ -28,8 +30,9 @@ ENV = {
 
 @pytest.fixture
 def launch_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    model = os.environ.get("HEADWAY_VLLM_MODEL") or str(folder("demo-s"))
     command = [
-        PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", MODEL, "--served-model-name", "small",
+        PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "small",
         "--dtype", "bfloat16", "--host", "127.0.0.1", "--port", "{port}", "--max-model-len", "1024", "--enforce-eager",
     ]  # fmt: skip
     template = {"server": "vllm", "command": command, "env": ENV, "ready_s": 900}

@@ -190,3 +190,14 @@ def test_a_calibration_is_queued(browser: Client) -> None:
     run = Run.objects.get()
     assert answer["Location"] == f"/runs/{run.pk}/"
     assert run.kind == "calibration"
+
+
+def test_a_probe_of_a_server_is_queued_with_what_the_form_says_of_it(browser: Client) -> None:
+    form = {"kind": "launch", "where": "small", "policy": "vllm_v1", "batch.token_budget": "256", "length": "quick"}
+    answer = browser.post("/fleet/probe/", form)
+    run = Run.objects.get()
+    assert answer["Location"] == f"/runs/{run.pk}/"
+    assert (run.kind, run.job["server"]["launch"], run.job["quick"]) == ("calibration", "small", True)
+    assert run.job["policy"]["batch"]["token_budget"] == 256
+    page = browser.post("/fleet/probe/", {"kind": "endpoint", "where": "nowhere"}, follow=True).content.decode()
+    assert "there is no endpoint" in page and Run.objects.count() == 1

@@ -40,9 +40,9 @@ LEADING_ON = ["workload", "policy"]
 ACTING = [
     "run-first", "experiment-cancel", "experiment-archive", "experiment-notes", "run-cancel", "run-retry", "run-close",
     "run-fork", "study-cancel", "study-resume", "workload-archive", "trace-delete", "policy-archive", "calibrate",
-    "worker-drain", "endpoint-check", "endpoint-try", "endpoint-change", "endpoint-remove",
+    "probe", "worker-drain", "endpoint-check", "endpoint-try", "endpoint-change", "endpoint-remove",
 ]  # fmt: skip
-ON_SOMETHING = [name for name in ACTING if name not in ("run-first", "calibrate", "run-fork")]
+ON_SOMETHING = [name for name in ACTING if name not in ("run-first", "calibrate", "probe", "run-fork")]
 HTML = [name for name in SHOWN if name not in ("experiment-spec", "run-artifact", "run-segment")]
 
 

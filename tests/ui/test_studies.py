@@ -11,11 +11,12 @@ from tests.ui.conftest import World
 
 
 def fields(page: str) -> dict[str, str]:
-    """What a browser would post back of a form's inputs and selects, as drawn."""
+    """What a browser would post back of a form's inputs, text areas and selects, as drawn."""
     found = {
         match["name"]: match["value"] or ""
         for match in re.finditer(r'<input[^>]*?name="(?P<name>[^"]+)"[^>]*?value="(?P<value>[^"]*)"', page)
     }
+    found |= dict(re.findall(r'<textarea[^>]*?name="([^"]+)"[^>]*>\n?([^<]*)</textarea>', page))
     for match in re.finditer(r'<select[^>]*?name="(?P<name>[^"]+)".*?</select>', page, re.DOTALL):
         chosen = re.search(r'<option value="([^"]*)"[^>]*?selected', match[0])
         found[match["name"]] = chosen[1] if chosen else ""
@@ -39,6 +40,19 @@ def test_a_form_submits_what_it_starts_with(kind: str, browser: Client, world: W
         assert study.spec["confirm"]["target"]["torch"]["model"] == "demo-s"
     else:
         assert "step selection" in page
+
+
+def test_a_prediction_is_submitted_from_its_form_and_shown(browser: Client, world: World) -> None:
+    address = "/studies/new/predict/"
+    data = fields(browser.get(address).content.decode())
+    wanted = {"name": "from the form", "launch": "small"}
+    given = {key: wanted[last] for key in data if (last := key.rpartition(".")[2]) in wanted and "policy" not in key}
+    answer = browser.post(address, {**data, **given, "do": "save"})
+    assert answer.status_code == 302, re.findall(r"<li>.*?</li>", answer.content.decode())
+    study = Study.objects.get(name="from the form")
+    assert (study.kind, study.spec["experiment"]["target"]["server"]["launch"]) == ("predict", "small")
+    page = browser.get(answer["Location"]).content.decode()
+    assert "prediction → measurement" in page and "1. prediction" in page
 
 
 def test_yaml_and_form_are_the_same_object(browser: Client, world: World) -> None:

@@ -9,10 +9,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.api.base import ApiView, ListView, created
-from controlplane.api.fields import Input, Link, ObjectField, ProfileField, documented_by
+from controlplane.api.fields import Input, Link, ObjectField, PolicySpecField, ProfileField, documented_by
 from controlplane.api.v1.runs import RunOut, run_for
 from controlplane.fleet import selectors, services
 from controlplane.fleet.models import Profile, Worker
+from scheduler_core.spec.server import ServerTarget
 from scheduler_core.spec.target import Profile as ProfileSpec
 from scheduler_core.spec.target import TorchTarget
 
@@ -20,6 +21,11 @@ from scheduler_core.spec.target import TorchTarget
 @documented_by(TorchTarget)
 class TorchTargetField(serializers.JSONField):
     """A torch target."""
+
+
+@documented_by(ServerTarget)
+class ServerTargetField(serializers.JSONField):
+    """A server target."""
 
 
 class WorkerOut(serializers.ModelSerializer[Worker]):
@@ -53,11 +59,24 @@ class ProfileOut(serializers.ModelSerializer[Profile]):
 
 
 class CalibrateIn(Input):
-    """What to calibrate, and what to call the profile."""
+    """What to calibrate, and what to call the profile: the engine on a worker, or a server by a probe from outside."""
 
     name = serializers.CharField(max_length=64)
-    target = TorchTargetField(required=False, help_text="Absent: the default target.")
+    target = TorchTargetField(required=False, help_text="Absent, and no server: the default target.")
+    server = ServerTargetField(required=False, help_text="A server instead: url, endpoint or launch.")
+    policy = PolicySpecField(
+        required=False,
+        help_text="Of a server: what it is launched with, and settings that it does not show itself, such as "
+        "batch.token_budget.",
+    )
     quick = serializers.BooleanField(required=False, default=False, help_text="Fewer steps, a coarser fit.")
+
+    def validate(self, values: dict[str, Any]) -> dict[str, Any]:
+        if "target" in values and "server" in values:
+            raise serializers.ValidationError({"server": "give either target or server"})
+        if "policy" in values and "server" not in values:
+            raise serializers.ValidationError({"policy": "is said of a server"})
+        return values
 
 
 class DrainIn(Input):
@@ -117,11 +136,13 @@ class Calibrate(ApiView):
 
     @extend_schema(operation_id="profiles_calibrate", tags=["profiles"], request=CalibrateIn, responses={201: RunOut})
     def post(self, request: Request) -> Response:
-        """Queue a calibration run; the profile appears when it ends."""
+        """Queue a calibration run; the profile appears when it ends. A probe of a server takes up to ten minutes."""
         values = self.read(CalibrateIn)
-        run = services.start_calibration(
-            owner=self.person, name=values["name"], target=values.get("target", {}), quick=values["quick"]
-        )
+        asked = {"owner": self.person, "name": values["name"], "quick": values["quick"]}
+        if "server" in values:
+            run = services.start_probe(**asked, server=values["server"], policy=values.get("policy"))
+        else:
+            run = services.start_calibration(**asked, target=values.get("target", {}))
         data = RunOut(run_for(request, run.pk), context={"request": request}).data
         return created(data, data["url"])
 

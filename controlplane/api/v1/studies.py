@@ -1,24 +1,31 @@
-"""Studies: guided plans and searches, whose experiments follow from one another."""
+"""Studies: guided plans, searches and predictions, whose experiments follow from one another."""
 
 from io import BytesIO
 from typing import Any
 
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404
-from drf_spectacular.utils import OpenApiExample, extend_schema
+from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from controlplane.api.base import ApiView, ListView, created
 from controlplane.api.downloads import attachment
-from controlplane.api.fields import Link, ListFilter, MultipleChoiceField, Nothing, SearchResultField, StudySpecField
+from controlplane.api.fields import (
+    Link,
+    ListFilter,
+    MultipleChoiceField,
+    Nothing,
+    PredictionResultField,
+    SearchResultField,
+    StudySpecField,
+)
 from controlplane.api.parsers import BoundedJSONParser, YAMLParser
 from controlplane.studies import selectors, services
 from controlplane.studies.exports import study_report
 from controlplane.studies.models import Stage, Study
-from scheduler_core.spec.studies import GuidedSpec, SearchSpec
-from scheduler_core.verdict.guided import guided_report
+from scheduler_core.spec.studies import GuidedSpec, PredictionSpec, SearchSpec
 
 TAGS = ["studies"]
 _WORKLOAD = {"profile": "azure-2023-conv", "requests": 60, "rate_rps": 4, "lengths_scale": 0.25}
@@ -33,6 +40,25 @@ SEARCH = OpenApiExample(
         "method": "tpe",
         "trials": 40,
         "confirm": {"target": {"torch": {}}, "best": 2},
+    },
+)
+
+
+PREDICTION = OpenApiExample(
+    "two step budgets of a launched server",
+    request_only=True,
+    value={
+        "profile": "small-cpu",
+        "experiment": {
+            "name": "budgets",
+            "workload": {**_WORKLOAD, "tiers": {"default": {"ttft_ms": 1000}}},
+            "target": {"server": {"launch": "small-cpu"}},
+            "arms": {
+                "budget-2048": {"policy": "vllm_v1", "batch": {"token_budget": 2048}},
+                "budget-256": {"policy": "vllm_v1", "batch": {"token_budget": 256}},
+            },
+            "sweep": {"loads": [1, 2, 4, 8]},
+        },
     },
 )
 
@@ -70,14 +96,25 @@ class StudyDetailOut(StudyOut):
 
     spec = StudySpecField()
     stages = StageOut(many=True)
-    report = serializers.SerializerMethodField(help_text="Of a guided plan: what each stage found, in sentences.")
-    result = SearchResultField(allow_null=True)
+    report = serializers.SerializerMethodField(help_text="Of a guided plan or a prediction: so far, in sentences.")
+    result = serializers.SerializerMethodField(help_text="Of a search: what it found.")
+    prediction = serializers.SerializerMethodField(
+        help_text="Of a prediction: as written down before the first measurement, and what came of it."
+    )
 
     class Meta(StudyOut.Meta):
-        fields = (*StudyOut.Meta.fields, "spec", "stages", "report", "result")  # type: ignore[assignment]
+        fields = (*StudyOut.Meta.fields, "spec", "stages", "report", "result", "prediction")  # type: ignore[assignment]
 
     def get_report(self, study: Study) -> list[str]:
-        return guided_report(selectors.results_of(study)) if study.kind == Study.Kind.GUIDED else []
+        return selectors.report_of(study)
+
+    @extend_schema_field(SearchResultField(allow_null=True))
+    def get_result(self, study: Study) -> dict[str, Any] | None:
+        return study.result if study.kind == Study.Kind.SEARCH else None
+
+    @extend_schema_field(PredictionResultField(allow_null=True))
+    def get_prediction(self, study: Study) -> dict[str, Any] | None:
+        return study.result if study.kind == Study.Kind.PREDICTION else None
 
 
 class StudyFilter(ListFilter):
@@ -126,6 +163,23 @@ class Searches(ApiView):
     def post(self, request: Request) -> Response:
         """Queue a search for policies; with `confirm` the best are then tried in an experiment."""
         return _created(request, services.start_search(owner=self.person, data=request.data))
+
+
+class Predictions(ApiView):
+    """Predictions."""
+
+    parser_classes = [BoundedJSONParser, YAMLParser]
+
+    @extend_schema(
+        operation_id="studies_predict",
+        tags=TAGS,
+        request=PredictionSpec,
+        responses={201: StudyDetailOut},
+        examples=[PREDICTION],
+    )
+    def post(self, request: Request) -> Response:
+        """Predict a load sweep from a profile; once that is written down, measure it on the real target."""
+        return _created(request, services.start_prediction(owner=self.person, data=request.data))
 
 
 class StudyDetail(ApiView):

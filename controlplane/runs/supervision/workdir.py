@@ -24,7 +24,7 @@ def prepare(run: Run) -> tuple[Path, list[str]]:
     common = {**run.job, "run": run.pk, "attempt": run.attempt, "workdir": str(folder)}
     job: RunJob | CalibrationJob | SearchJob
     if run.kind == Run.Kind.CALIBRATION:
-        job, command = parse(CalibrationJob, common), settings.RUN_CALIBRATE_COMMAND
+        job, command = _with_server(parse(CalibrationJob, common)), settings.RUN_CALIBRATE_COMMAND
     else:
         assert run.plan is not None  # every run that is no calibration plays one
         common["plan_file"] = str(copy_file(run.plan.file, folder / "plan.jsonl.gz"))
@@ -43,6 +43,11 @@ def _with_access(job: RunJob) -> RunJob:
     if job.target.server is None:
         return job
     return job.model_copy(update={"access": access_to(job.target.server.deployment(job.arm))})
+
+
+def _with_server(job: CalibrationJob) -> CalibrationJob:
+    """``job`` with what is needed to reach the server that it probes."""
+    return job if job.server is None else job.model_copy(update={"access": access_to(job.server)})
 
 
 def inside(folder: Path, name: str) -> Path:

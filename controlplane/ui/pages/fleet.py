@@ -1,5 +1,7 @@
 """The fleet: workers with what they hold, the queues, and the calibrated profiles."""
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
@@ -7,7 +9,7 @@ from django.db.models import Count, Min
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from controlplane.access import require_person
 from controlplane.fleet import selectors, services
@@ -45,21 +47,57 @@ def index(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
-@require_http_methods(["POST"])
+@require_POST
 def calibrate(request: HttpRequest) -> HttpResponse:
-    """Queue a calibration."""
+    """Queue a calibration of the engine."""
     person = require_person(request.user)
     name = request.POST.get("name", "").strip() or f"demo-s {timezone.localdate().isoformat()}"
     target = {"model": request.POST.get("model", "").strip() or "demo-s", "device": request.POST.get("device", "auto")}
-    made: list[Run] = []
-
-    def start() -> None:
-        made.append(services.start_calibration(owner=person, name=name, target=target, quick=True))
-
-    response = act(
-        request, start, done="The calibration is queued; its profile appears here when it is done.", then="fleet"
+    return _queued(
+        request, lambda: services.start_calibration(owner=person, name=name, target=target, quick=True), then="fleet"
     )
+
+
+@login_required
+@require_POST
+def probe(request: HttpRequest) -> HttpResponse:
+    """Queue a calibration of a server, from outside."""
+    person = require_person(request.user)
+    where = request.POST.get("where", "").strip()
+    kind = request.POST.get("kind", "url")
+    name = request.POST.get("name", "").strip() or f"{where.partition('://')[2] or where} {timezone.localdate()}"
+    quick = request.POST.get("length") == "quick"
+    server = {kind if kind in ("endpoint", "launch") else "url": where or None}
+    return _queued(
+        request,
+        lambda: services.start_probe(
+            owner=person, name=_as_name(name), server=server, policy=_stated(request), quick=quick
+        ),
+        then="fleet",
+    )
+
+
+def _queued(request: HttpRequest, start: Callable[[], Run], *, then: str) -> HttpResponse:
+    """Queue a calibration and go to its run, or back with what hinders it."""
+    made: list[Run] = []
+    done = "The calibration is queued; its profile appears among the fleet's when it is done."
+    response = act(request, lambda: made.append(start()), done=done, then=then)
     return redirect("run", made[0].pk) if made else response
+
+
+def _as_name(text: str) -> str:
+    """``text`` as a name: an address has signs that a name cannot have."""
+    return re.sub(r"[^A-Za-z0-9 ._-]+", "-", text)[:64].strip()
+
+
+def _stated(request: HttpRequest) -> dict[str, Any]:
+    """The policy that the form says of the server: numbers that were filled in."""
+    policy: dict[str, Any] = {"policy": request.POST.get("policy", "").strip() or "as_served"}
+    for field in ("batch.token_budget", "batch.size", "cache.block_size", "cache.blocks"):
+        if value := request.POST.get(field, "").strip():
+            section, _, key = field.partition(".")
+            policy.setdefault(section, {})[key] = value
+    return policy
 
 
 @login_required

@@ -1,4 +1,4 @@
-"""Studies: list, the forms of guided plans and searches, and the page of one."""
+"""Studies: list, the forms of guided plans, searches and predictions, and the page of one."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +22,10 @@ from controlplane.ui.listing import Filter, equals, listing
 from controlplane.ui.setting import experiment_setting
 from controlplane.ui.verdicts import comparisons
 from scheduler_core.spec.base import Spec
-from scheduler_core.spec.studies import GuidedSpec, SearchSpec
+from scheduler_core.spec.studies import GuidedSpec, PredictionSpec, SearchSpec
 from scheduler_core.spec.yamltext import dump_yaml
 from scheduler_core.verdict.guided import STAGES, guided_parts
+from scheduler_core.verdict.prediction import STAGES as PREDICTION_STAGES
 from scheduler_core.verdict.report.study import search_charts, search_rows
 
 _WORKLOAD: dict[str, Any] = {"profile": "azure-2023-conv", "requests": 60, "rate_rps": 2, "lengths_scale": 0.1}
@@ -58,6 +59,20 @@ _KINDS: dict[str, _Kind] = {
          "space": {"batch.token_budget": {"low": 128, "high": 4096}, "batch.size": {"values": ["8", "16", "32"]}},
          "confirm": {"target": {"torch": {"model": "demo-s"}}}},
         services.read_search, services.start_search,
+    ),
+    Study.Kind.PREDICTION: _Kind(
+        PredictionSpec, "New prediction",
+        "Plays a load sweep on the model of a calibrated server and writes down how much each arm will carry; then "
+        "measures the same sweep on the server and says what came of it.",
+        {"experiment": {
+            "name": "", "workload": {**_WORKLOAD, "tiers": {"default": {"ttft_ms": 1000}}},
+            "target": {"server": {"launch": ""}}, "sweep": {"loads": [1, 2, 4, 8]},
+            "arms": {
+                "budget-2048": {"policy": "vllm_v1", "batch": {"token_budget": 2048}},
+                "budget-256": {"policy": "vllm_v1", "batch": {"token_budget": 256}},
+            },
+        }},
+        services.read_prediction, services.start_prediction,
     ),
 }  # fmt: skip
 
@@ -123,7 +138,8 @@ def detail(request: HttpRequest, study_id: str) -> HttpResponse:
     context = {
         "study": study,
         "stages": stages,
-        "planned": [stage.name for stage in STAGES] if study.kind == Study.Kind.GUIDED else [],
+        "planned": _planned(study),
+        "predicted": selectors.prediction_result(study),
         "report": guided_parts(selectors.results_of(study)) if study.kind == Study.Kind.GUIDED else [],
         "result": result,
         "charts": mark_safe(search_charts(result)) if result else "",
@@ -133,6 +149,13 @@ def detail(request: HttpRequest, study_id: str) -> HttpResponse:
         "open": study.status == Study.Status.RUNNING,
     }
     return render(request, "studies/detail.html", context)
+
+
+def _planned(study: Study) -> list[str]:
+    """The stages that a study will have, as far as it goes on."""
+    if study.kind == Study.Kind.GUIDED:
+        return [stage.name for stage in STAGES]
+    return list(PREDICTION_STAGES) if study.kind == Study.Kind.PREDICTION else []
 
 
 @login_required

@@ -17,6 +17,7 @@ _ARGUMENTS = {
 _ORDERS = {"fcfs": "arrival"}
 _KEPT = (
     "disaggregation_mode",
+    "enable_mixed_chunk",
     "schedule_policy",
     "schedule_conservativeness",
     "mem_fraction_static",

@@ -49,6 +49,7 @@ class Behaviour(Spec):
     dialect: Literal["vllm", "sglang", "openai"] = "vllm"
     model: str = "mock"
     api_key: str = ""
+    dev_mode: bool = Field(False, description="As vLLM: whether it tells its whole configuration.")
     scripted: Scripted | None = None
     scheduled: Scheduled | None = None
     faults: dict[int, FaultName] = {}

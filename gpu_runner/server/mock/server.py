@@ -97,8 +97,14 @@ class MockServer:
         owner = {"vllm": "vllm", "sglang": "sglang"}.get(self.behaviour.dialect, "owner")
         return {
             "object": "list",
-            "data": [{"id": self.behaviour.model, "object": "model", "owned_by": owner, "max_model_len": 32768}],
+            "data": [
+                {"id": self.behaviour.model, "object": "model", "owned_by": owner, "max_model_len": self._length()}
+            ],
         }
+
+    def _length(self) -> int:
+        scheduled = self.behaviour.scheduled
+        return 32_768 if scheduled is None else scheduled.profile.model_length
 
     def _identity(self) -> dict[str, Callable[[], Any]]:
         """Pages by which a server is told from others; one of them names its settings."""
@@ -106,7 +112,14 @@ class MockServer:
         batch = scheduled.policy.batch if scheduled is not None else None
         budget, size = (batch.token_budget, batch.size) if batch is not None else (None, None)
         if self.behaviour.dialect == "vllm":
-            return {"/version": lambda: {"version": VERSIONS["vllm"]}}
+            pages: dict[str, Callable[[], Any]] = {"/version": lambda: {"version": VERSIONS["vllm"]}}
+            if self.behaviour.dev_mode and scheduled is not None:
+                config = {
+                    "scheduler_config": {"max_num_batched_tokens": budget, "max_num_seqs": size, "policy": "fcfs"},
+                    "cache_config": {"block_size": self.stats.block_size, "num_gpu_blocks": self.stats.kv_blocks},
+                }
+                pages["/server_info"] = lambda: {"vllm_config": config}
+            return pages
         if self.behaviour.dialect == "sglang":
             info = {
                 "version": VERSIONS["sglang"], "chunked_prefill_size": budget, "max_running_requests": size,
