@@ -13,6 +13,7 @@ from gpu_runner.server.client.load import Load, usable_cores
 from gpu_runner.server.client.player import ShardPlan
 from gpu_runner.server.observe.observer import Observer
 from gpu_runner.server.opened import open_deployment
+from gpu_runner.server.profiling import profile
 from gpu_runner.server.selftest import measure_limit
 from gpu_runner.server.void import Lateness, judge
 from scheduler_core.drive.ports import Sink
@@ -115,6 +116,9 @@ class OutsideRun:
         finally:
             observer.stop()
             load.close()
+        seconds = self._target.profile_s
+        if seconds is not None and not self._stopped(stop):
+            sink.write(profile(self._shard_plan(), seconds, self._last_ns, stop))
         self._finish(sink, processes)
 
     def _shard_plan(self) -> ShardPlan:

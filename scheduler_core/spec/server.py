@@ -107,6 +107,12 @@ class ServerTarget(Deployment):
     device_monitor: Literal["nvml"] | None = Field(
         None, description="nvml: watch the NVIDIA devices of the worker's own machine, where the server runs there too."
     )
+    profile_s: float | None = Field(
+        None,
+        gt=0,
+        le=60,
+        description="After each run, play the plan's first seconds again, unmeasured, under the server's own profiler.",
+    )
     client: LoadClient = LoadClient()
 
     @model_validator(mode="after")

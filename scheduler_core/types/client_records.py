@@ -107,4 +107,18 @@ class ClientEffort:
     void: str
 
 
-ClientRecord: TypeAlias = Deployed | Sent | Streamed | Answered | Observed | ClientEffort
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """After the run the server's own profiler looked at ``requests`` of the plan, played again for ``seconds``.
+
+    Nothing of it is measured here; the profile lies where the server writes it. ``problem`` says why there is none.
+    """
+
+    kind: ClassVar[str] = "profiled"
+    at_ns: Ns
+    seconds: float
+    requests: int
+    problem: str = ""
+
+
+ClientRecord: TypeAlias = Deployed | Sent | Streamed | Answered | Observed | ClientEffort | Profiled

@@ -76,6 +76,7 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
             "warmup_requests",
             "scrape_ms",
             "device_monitor",
+            "profile_s",
             "client",
         ),
     ),

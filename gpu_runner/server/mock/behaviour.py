@@ -59,6 +59,7 @@ class Behaviour(Spec):
         "full", description="Token counts: with every chunk when asked for, only at the end, or never."
     )
     publish_delay_ms: float = Field(0.0, ge=0)
+    profiler: bool = Field(False, description="Whether it was started with a profiler.")
     metrics: bool = Field(True, description="Whether there is a metrics page.")
     hidden_metrics: tuple[str, ...] = Field((), description="Names left off the metrics page.")
 

@@ -20,13 +20,14 @@ class MockServer:
     """Answers one connection after another by its `Behaviour`.
 
     ``truth`` holds, of every completion, the last number of its x-request-id, when it came in, and when each chunk was
-    handed to the socket with its tokens (monotonic ns of this host).
+    handed to the socket with its tokens (monotonic ns of this host), and whether the profiler ran at its end.
     """
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
         self.stats = Stats(behaviour.publish_delay_ms)
         self.truth: list[dict[str, Any]] = []
+        self._profiling = False
         self._engine: Engine = (
             ScheduledEngine(behaviour.scheduled, self.stats)
             if behaviour.scheduled is not None
@@ -58,6 +59,9 @@ class MockServer:
         elif path in ("/reset_prefix_cache", "/flush_cache") and exchange.asked.method == "POST":
             self._engine.reset_cache()
             exchange.answer(200, b"{}")
+        elif path in ("/start_profile", "/stop_profile") and self.behaviour.profiler:
+            self._profiling = path == "/start_profile"
+            exchange.answer(200, b"")
         elif path in self._pages:
             exchange.answer(200, json.dumps(self._pages[path]()).encode())
         else:
@@ -90,6 +94,7 @@ class MockServer:
                 "messages": answer.question.messages,
                 "cached": answer.cached_tokens,
                 "sent": answer.sent,
+                "profiled": self._profiling,
             }
         )
 

@@ -153,11 +153,25 @@ def _notes(fold: ClientFold) -> list[str]:
     if effort is not None and effort.not_fed_back:
         notes.append(f"{effort.not_fed_back} later turns contain planned answers: the server's could not be fed back")
     notes += _reconciled(fold)
+    notes += _profiled(fold)
     if fold.observations.restarts:
         notes.append(f"counters of the server went back {fold.observations.restarts} times: it was restarted")
     for name, source in fold.observations.sources.items():
         notes += [f"metrics of {name}: {problem}" for problem in source.problems[:1]]
     return notes
+
+
+def _profiled(fold: ClientFold) -> list[str]:
+    """What became of the profiler's window, which is no part of the run."""
+    found = fold.profiled
+    if found is None:
+        return []
+    if found.problem:
+        return [f"no profile of the server: {found.problem}"]
+    return [
+        f"after the run the server's profiler looked at {found.requests} requests in {found.seconds:.3g} s; what it "
+        "wrote lies with the server"
+    ]
 
 
 def _reconciled(fold: ClientFold) -> list[str]:

@@ -7,7 +7,7 @@ from scheduler_core.evidence.client.streams import Stream
 from scheduler_core.evidence.columns import MISSING, IntColumns, Ints
 from scheduler_core.evidence.fold import REQUEST_INTS, SEGMENT_COLUMNS, Labels, TakesRow, Window
 from scheduler_core.evidence.sweep import SEND_DELAY, UNATTRIBUTED
-from scheduler_core.types.client_records import Answered, ClientEffort, Deployed, Observed, Sent, Streamed
+from scheduler_core.types.client_records import Answered, ClientEffort, Deployed, Observed, Profiled, Sent, Streamed
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import Arrived, Finished, Loaded, Record, RunFinished, RunStarted
@@ -43,6 +43,7 @@ class ClientFold:
         self.finished: RunFinished | None = None
         self.deployed: Deployed | None = None
         self.effort: ClientEffort | None = None
+        self.profiled: Profiled | None = None
         self.loads: list[Loaded] = []
         self.estimated = 0
         self.answered = 0
@@ -82,6 +83,8 @@ class ClientFold:
                 self.deployed = record
             case Loaded():
                 self.loads.append(record)
+            case Profiled():
+                self.profiled = record
             case ClientEffort():
                 self.effort = record
             case RunFinished():
