@@ -9,6 +9,7 @@ from headway.cli import (
     fork,
     judge,
     local,
+    policies,
     profiles,
     remote,
     show,
@@ -27,6 +28,8 @@ app = typer.Typer(
 )
 trace = typer.Typer(help="Look at trace files, and make them.", no_args_is_help=True, rich_markup_mode=None)
 
+policy = typer.Typer(help="Write policies of your own.", no_args_is_help=True, rich_markup_mode=None)
+
 app.command("play")(local.play)
 app.command("judge")(judge.judge)
 app.command("compare")(compare.compare)
@@ -42,6 +45,9 @@ trace.command("inspect")(local.trace_inspect)
 trace.command("convert")(traces.convert)
 trace.command("draw")(traces.draw)
 app.add_typer(trace, name="trace")
+policy.command("new")(policies.new)
+policy.command("check")(policies.check)
+app.add_typer(policy, name="policy")
 app.command("login")(remote.login)
 app.command("submit")(remote.submit)
 app.command("check")(remote.check)

@@ -58,7 +58,8 @@ def test_settings_exist(page: Path) -> None:
 
 
 def test_command_line_commands_exist(page: Path) -> None:
-    known = set(re.findall(r'command\("([a-z]+)"\)', (ROOT / "headway" / "cli" / "app.py").read_text())) | {"trace"}
+    app = (ROOT / "headway" / "cli" / "app.py").read_text()
+    known = set(re.findall(r'(?:command\(|name=)"([a-z]+)"\)', app))
     named = set(re.findall(r"(?:`|^|bin/)headway ([a-z]+)(?= [A-Za-z./`]|`|$)", page.read_text(), re.MULTILINE))
     assert named <= known
 
@@ -89,9 +90,9 @@ def test_every_built_in_policy_is_described() -> None:
 def test_the_policy_of_the_page_works(tmp_path: Path) -> None:
     """As an installed package would: its module is importable, its builder makes a policy."""
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "policies.md").read_text(), re.DOTALL)
-    (tmp_path / "our_policies.py").write_text(code)
+    (tmp_path / "shortest_prompt.py").write_text(code)
     check = (
-        "import our_policies as o\n"
+        "import shortest_prompt as o\n"
         "from scheduler_core.sched.policy import Limits\n"
         "limits = Limits(size=4, token_budget=64, block_size=16, kv_blocks=32, model_length=256)\n"
         "made = o.build(o.SHORTEST_PROMPT.defaults, limits)\n"

@@ -1,0 +1,1 @@
+"""A package with one policy, to begin from: texts with places for its name."""
