@@ -14,7 +14,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +73,10 @@ def workload(count: int, rate_rps: float, seed: int = 1) -> Iterator[PlannedRequ
         yield PlannedRequest(index, at_ns, prompt, output, 4_096, index)
 
 
-def policy_spec(**cache: object) -> PolicySpec:
+def policy_spec(*, pools: Mapping[str, object] | None = None, **cache: object) -> PolicySpec:
     """The policy of the simulator figures."""
-    return PolicySpec.model_validate(
-        {"policy": "vllm_v1", "cache": {"prefix": "none", **cache}, "batch": {"size": 128, "token_budget": 512}}
-    )
+    sections = {"cache": {"prefix": "none", **cache}, "batch": {"size": 128, "token_budget": 512}}
+    return PolicySpec.model_validate({"policy": "vllm_v1", **sections, "pools": dict(pools or {})})
 
 
 def requests_per_cpu_s(count: int, *, rate_rps: float = RATE_RPS, best_of: int = 1, **cache: object) -> float:
@@ -126,7 +125,7 @@ def _step(instance: Instance) -> None:
 def peak_mib(count: int) -> float:
     """Peak resident memory of a fresh process that simulates ``count`` requests, rows of all requests included."""
     return round(
-        float(_python(f"from bench import core; core.simulate_streamed({count}); print(core.own_peak_mib())")), 1
+        float(run_python(f"from bench import core; core.simulate_streamed({count}); print(core.own_peak_mib())")), 1
     )
 
 
@@ -147,7 +146,7 @@ def simulate_streamed(count: int) -> None:
 def start_to_first_result_s() -> float:
     """Wall seconds from starting Python to the first simulated request's row."""
     began = time.monotonic()
-    _python("from bench import core; core.simulate_streamed(1)")
+    run_python("from bench import core; core.simulate_streamed(1)")
     return round(time.monotonic() - began, 3)
 
 
@@ -159,7 +158,8 @@ def python_loop_ns() -> float:
     return round((time.process_time() - began) / 2_000_000 * 1e9, 1)
 
 
-def _python(code: str) -> str:
+def run_python(code: str) -> str:
+    """What a fresh interpreter prints when it runs ``code``."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 

@@ -48,7 +48,15 @@ class Site:
     pace: Pace | None = None
 
 
-def build_cluster(spec: PolicySpec, site: Site) -> Cluster:
+Seats = Callable[[PolicySpec, Capacity], tuple[Instance, Load]]
+"""Makes an instance of a cluster, and what is to be counted of it."""
+
+
+def _seat(spec: PolicySpec, capacity: Capacity) -> tuple[Instance, Load]:
+    return build_instance(spec, capacity), Load()
+
+
+def build_cluster(spec: PolicySpec, site: Site, seats: Seats = _seat) -> Cluster:
     """Every instance scheduled by ``spec``, behind the router that its section ``pools`` names.
 
     Raises:
@@ -56,7 +64,7 @@ def build_cluster(spec: PolicySpec, site: Site) -> Cluster:
     """
     full = resolve(spec)
     members = [
-        Member(f"{group}-{number}", group, build_instance(full, site.capacities[group]))
+        Member(f"{group}-{number}", group, *seats(full, site.capacities[group]))
         for group, described in site.topology.groups.items()
         for number in range(described.count)
     ]

@@ -163,6 +163,33 @@ class Cluster:
         told = tuple(item for item in completed.emitted if item[1] not in withheld)
         return Completed(told, completed.ended)
 
+    def heard(self, member: int, first: Sequence[int], ended: Sequence[int], now_ns: Ns) -> None:
+        """As `completed`, where only who emitted a first token and who ended is known of a step.
+
+        Loads then count requests alone; handoffs chunk by chunk need more to be known.
+        """
+        for request in first:
+            resident = self._live[request]
+            self._count(resident, -1)
+            resident.emitted = 1
+            self._count(resident, 1)
+        for request in ended:
+            self._leave(request, now_ns)
+        if self._handoffs is not None and member in self._hands_over:
+            for request in first:
+                if self._handoffs.awaits(request):
+                    self._handoffs.ready(request, now_ns)
+
+    @property
+    def asks_loads(self) -> bool:
+        """Whether where requests go depends on loads."""
+        return self._router.asks_loads
+
+    @property
+    def hands_over(self) -> frozenset[int]:
+        """Members that hand requests over once their prompt is computed."""
+        return self._hands_over
+
     def settle(self, now_ns: Ns) -> Effects:
         """Let requests on their way go on; whoever moved is counted where it is now. To be called at every event."""
         effects, self._pending = self._pending, Effects()

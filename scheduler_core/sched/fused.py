@@ -67,7 +67,9 @@ class FusedInstance(Instance):
         state, builder = self._state, self._builder
         if state.reset is not None:
             due_reset(state, self.policy, now_ns)
-        builder.build(now_ns)
+        self._build(now_ns)
+        if state.records:
+            state.records.clear()  # of what was revoked; nobody keeps records here
         decoders = builder.decoders
         if builder.grants:
             grants, repeats = tuple(builder.grants.values()), False

@@ -94,8 +94,7 @@ class Instance:
         request = LiveRequest(spec, seq=state.next_seq, model_length=self.policy.limits.model_length)
         state.next_seq += 1
         state.requests[spec.id] = request
-        if self.policy.account is not None:
-            self.policy.account.arrived(request, state.waiting.tenants())
+        self._tell_account(request)
         key = self.policy.order.key(request)
         if until_ns > now_ns and isinstance(state.aged, HeldQueue):
             state.aged.hold(request, key, until_ns)
@@ -140,11 +139,7 @@ class Instance:
         if state.reset is not None and due_reset(state, self.policy, now_ns):
             return None
         builder = self._builder
-        builder.build(now_ns)
-        while not builder.grants and builder.deferral is not None and not state.running and state.lodged:
-            if not revoke_lodged(state, but=builder.deferral[0], now_ns=now_ns):
-                break
-            builder.build(now_ns)
+        self._build(now_ns)
         if not builder.grants:
             check_liveness(state, self.next_wakeup(now_ns))
             return None
@@ -155,6 +150,17 @@ class Instance:
         planned = Planned(plan, now_ns, builder.stalled(), self.occupancy(), self.policy.limits.token_budget)
         state.in_flight.append(planned)
         return planned
+
+    def _build(self, now_ns: Ns) -> None:
+        """Plan a step; where nobody runs, so that nothing would change, what was delivered gives way."""
+        state, builder = self._state, self._builder
+        builder.build(now_ns)
+        if builder.preempted and not builder.grants and not state.running:
+            builder.build(now_ns)  # who came last has given way to itself, and the next in line may come in
+        while not builder.grants and builder.deferral is not None and not state.running and state.lodged:
+            if not revoke_lodged(state, but=builder.deferral[0], now_ns=now_ns):
+                break
+            builder.build(now_ns)
 
     def complete(self, result: StepResult) -> Completed:
         """Apply the answer to the oldest step in flight.
@@ -233,6 +239,7 @@ class Instance:
     def park(self, request: int) -> None:
         """Take a running request out of the steps; it keeps its blocks until `depart` or `stay`."""
         park(self._state, self._live(request))
+        release_batch(self._state)
 
     def stay(self, request: int) -> None:
         """A parked request goes on here after all, as soon as it has a slot."""
@@ -268,7 +275,9 @@ class Instance:
 
     def land(self, request: int, tokens: int) -> None:
         """The KV of the first ``tokens`` positions of a reserved request is there: it waits for a slot."""
-        lodge(self._state, self.policy, self._live(request), tokens)
+        live = self._live(request)
+        self._tell_account(live)
+        lodge(self._state, self.policy, live, tokens)
 
     def extend(self, request: int, tokens: int) -> bool:
         """Lease what a reserved request needs for ``tokens`` positions; false (and nothing changed) without room."""
@@ -300,6 +309,7 @@ class Instance:
         if isinstance(request, Ended):
             return request
         request.lost_until, request.preemptions = left.computed, 1
+        self._tell_account(request)
         self._state.requests[request.id] = request
         self._state.waiting.push(request, self.policy.order.key(request))
         return None
@@ -319,6 +329,11 @@ class Instance:
         state.next_seq += 1
         request.known, request.epoch = left.known, left.epoch
         return request
+
+    def _tell_account(self, request: LiveRequest) -> None:
+        """``request`` is about to wait here for the first time."""
+        if self.policy.account is not None:
+            self.policy.account.arrived(request, self._state.waiting.tenants())
 
     def _live(self, request: int) -> LiveRequest:
         live = self._state.requests.get(request)

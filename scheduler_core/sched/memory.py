@@ -353,11 +353,11 @@ class NamelessBlocks:
 class CountedMemory(NamelessBlocks):
     """Blocks as numbers: enough where nothing is cached and no kernel writes, and O(1) per step for a cohort."""
 
-    __slots__ = ("cached", "free", "total")
+    __slots__ = ("_fenced", "cached", "free", "total")
 
     def __init__(self, *, blocks: int, block_size: int) -> None:
         super().__init__(block_size)
-        self.cached = 0
+        self.cached = self._fenced = 0
         self.total = self.free = blocks
 
     @property
@@ -406,13 +406,17 @@ class CountedMemory(NamelessBlocks):
 
     def release(self, request: LiveRequest, *, fence: int | None = None) -> int:
         held = request.blocks
-        self.free += held
+        if fence is None:
+            self.free += held
+        else:
+            self._fenced += held
         self.pledged -= request.pledge
         request.blocks = request.pledge = 0
         return held
 
     def lift(self, fence: int) -> None:
-        return None
+        self.free += self._fenced
+        self._fenced = 0
 
     def retract(self, request: LiveRequest, tokens: int) -> None:
         return None
@@ -425,5 +429,5 @@ class CountedMemory(NamelessBlocks):
 
     def check(self, tables: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
         held = sum(counts)
-        if self.free + held != self.total:
-            raise LawError(f"free {self.free} + held {held} != total {self.total}")
+        if self.free + held + self._fenced != self.total:
+            raise LawError(f"free {self.free} + held {held} + fenced {self._fenced} != total {self.total}")

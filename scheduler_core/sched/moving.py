@@ -52,7 +52,7 @@ def release(state: InstanceState, policy: PolicySet, request: LiveRequest) -> No
 
 
 def park(state: InstanceState, request: LiveRequest) -> None:
-    """Take a running request out of the steps; it keeps its blocks.
+    """Take a running request out of the steps; it keeps its blocks, and gives up what it was promised beyond them.
 
     Raises:
         CallerError: it does not run, or a step of it is in flight.
@@ -61,6 +61,8 @@ def park(state: InstanceState, request: LiveRequest) -> None:
         raise CallerError(f"request {request.id} has a step in flight")
     request.apply(Event.PARK)
     state.leave_running(request)
+    state.memory.pledged -= request.pledge
+    request.pledge = 0
     state.parked[request.id] = request
 
 

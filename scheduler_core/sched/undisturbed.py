@@ -204,11 +204,13 @@ class Undisturbed:
         waiting, running, size, caching = state.waiting, state.running, limits.block_size, self._publishes
         passed = []
         while view.budget_left and len(running) < limits.size and (head := waiting.head()) is not None:
-            hits, found, free, left = _NOTHING, 0, memory.free, view.budget_left
-            if caching and (hits := memory.match(head)):
+            hits, found, free, left = _NOTHING, head.blocks, memory.free, view.budget_left
+            covered = head.granted  # delivered from another instance, with its blocks
+            if caching and not found and (hits := memory.match(head)):
                 found = len(hits)
+                covered = found * size
                 free -= memory.idle(hits)
-            want = head.known - found * size
+            want = head.known - covered
             length = first_length(head, want, most=self._limit(head, want, view), left=left, limits=limits)
             if not length:
                 break
@@ -217,7 +219,7 @@ class Undisturbed:
             if deferral is not None and deferral.skip:
                 passed.append(waiting.take())
                 continue
-            need = -(-(found * size + length) // size) - found
+            need = max(0, -(-(covered + length) // size) - found)
             if deferral is not None or need > free:
                 break
             start(state, head, hits, promised_blocks=reserve if self._pledges else 0)

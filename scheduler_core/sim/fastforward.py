@@ -39,34 +39,21 @@ class FastReport(NamedTuple):
     preemptions: int
 
 
-class FastForward:
-    """Plays requests through a policy on a modelled target.
+class Player:
+    """Plays the steps of one instance, as far as it is told to, and goes on where it stopped.
 
     Refused (`CallerError`) where a step's time depends on which attention replica each request is on: here only sums
     over requests are kept.
-
-    ``outside`` is what reaches it beside the requests.
-    ``observe`` is called for each step, planned or repeated, with the step and its start and end, before it is
-    completed; it is for tests and step records.
     """
 
-    def __init__(
-        self,
-        policy: PolicySet,
-        cost: StepCost,
-        sink: RowSink,
-        *,
-        prefix_block_size: int = 16,
-        outside: Outside = NOTHING,
-        observe: Callable[[FusedStep, Ns, Ns], None] | None = None,
-    ) -> None:
+    def __init__(self, instance: FusedInstance, cost: StepCost, world: SimulatedWorld) -> None:
         if cost.knows_replicas:
             raise CallerError("a fast simulation does not know which attention replica a request is on; play the run")
-        self.instance = FusedInstance(policy)
+        policy = instance.policy
+        self.instance = instance
         self._policy = policy
         self._cost = cost
-        self._world = SimulatedWorld(self.instance, cost, sink, outside=outside, prefix_block_size=prefix_block_size)
-        self._world.observe = observe
+        self._world = world
         self._now: Ns = 0
         self._busy_until: Ns = 0
         self._planned = self._steps = 0
@@ -75,19 +62,24 @@ class FastForward:
         self._patient = policy.order.first_come and not policy.limits.queue_limit and policy.gate is None
         self._queue = max(LEAST_QUEUE, policy.limits.size + 1)
 
-    def run(self, requests: Iterable[PlannedRequest]) -> FastReport:
-        """Play all ``requests`` to their end."""
-        self.open(ArrivalStream(requests))
-        self.play()
-        if self._world.tracks:
-            raise LawError(f"{len(self._world.tracks)} requests are open, but nothing is due any more")
-        return self.report()
+    @property
+    def most_waiting(self) -> int:
+        """How many independent requests the queue needs to be given at most.
 
-    def open(self, arrivals: ArrivalStream) -> None:
-        """These are the requests that `play` lets arrive."""
-        # With first come, first served, who stands behind a blocked head matters only when the head moves: arrivals
-        # stay in the stream until the queue runs low. Time and memory then do not grow with the backlog.
-        self._world.open(arrivals, most_waiting=self._queue if self._patient and arrivals.independent else NEVER)
+        With first come, first served, who stands behind a blocked head matters only when the head moves: arrivals
+        stay outside until the queue runs low. Time and memory then do not grow with the backlog.
+        """
+        return self._queue if self._patient else NEVER
+
+    @property
+    def now_ns(self) -> Ns:
+        """How far it has played."""
+        return self._now
+
+    def poke(self, now_ns: Ns) -> None:
+        """Something came from outside at ``now_ns``: an instance that is idle plans then, not when it was left."""
+        if self._begun is None and self._now < now_ns:
+            self._now = now_ns
 
     def play(self, until_ns: Ns = NEVER, *, horizon_ns: Ns = NEVER) -> Ns:
         """Play on: steps that begin before ``until_ns``, of which those that end at ``horizon_ns`` or later stay begun.
@@ -106,18 +98,26 @@ class FastForward:
                 continue
             if self._now >= world.stop_ns:
                 break
-            if world.arrivals.over:
+            if world.nobody_comes:
                 instance.close_arrivals()
             step = instance.plan_fused(self._now)
             if step is not None:
                 self._play(step)
                 continue
-            wakes = instance.next_wakeup(self._now)
-            due = min(world.next_ns, NEVER if wakes is None else wakes, world.cut_ns if world.tracks else NEVER)
+            due = min(world.next_ns, self._wakes_ns(), world.cut_ns if world.tracks else NEVER)
             if due >= until_ns:
                 return due
             self._now = max(self._now, due)
         return self._now if self._begun is None else self._begun[1]
+
+    def quiet_until_ns(self, due_ns: Ns) -> Ns:
+        """No request emits its first token or ends before this, if nothing comes from outside; ``due_ns`` is `play`'s.
+
+        Where the cohort alone runs, each step takes at least as long as the first, as context grows.
+        """
+        if due_ns == NEVER:
+            return NEVER
+        return due_ns if self._begun is not None else due_ns + 1
 
     def report(self) -> FastReport:
         """Totals so far."""
@@ -196,6 +196,11 @@ class FastForward:
         wake = self.instance.next_wakeup(self._now) if self._timed else None
         return at_ns if wake is None else min(wake, at_ns)
 
+    def _wakes_ns(self) -> Ns:
+        """When the policy may answer differently by time alone. A time that has passed moves nothing any more."""
+        wakes = self.instance.next_wakeup(self._now)
+        return NEVER if wakes is None or wakes <= self._now else wakes
+
     def _duration_ns(self, step: FusedStep) -> Ns:
         prefill = pairs = joined = 0
         decoders, context = step.decoders, step.context_tokens if step.decoders else 0
@@ -241,8 +246,7 @@ class FastForward:
         for grant in step.grants:
             track = tracks.get(grant.request)
             if track is not None and grant.samples:  # None: it was ended while the step ran
-                if track.first_ns is None:
-                    track.first_ns = end
+                world.note_first(grant.request, end)
                 if instance.live[grant.request].emitted + 1 >= track.output:
                     ends[grant.request] = STOPPED
         joined, over = instance.complete_fused(step, ends)
@@ -256,3 +260,36 @@ class FastForward:
             track = self._world.tracks[grant.request]
             if track.started_ns is None:
                 track.started_ns, track.hit_tokens = start, grant.hit_tokens
+
+
+class FastForward(Player):
+    """Plays requests through a policy on a modelled target.
+
+    ``outside`` is what reaches it beside the requests.
+    ``observe`` is called for each step, planned or repeated, with the step and its start and end, before it is
+    completed; it is for tests and step records.
+    """
+
+    def __init__(
+        self,
+        policy: PolicySet,
+        cost: StepCost,
+        sink: RowSink,
+        *,
+        prefix_block_size: int = 16,
+        outside: Outside = NOTHING,
+        observe: Callable[[FusedStep, Ns, Ns], None] | None = None,
+    ) -> None:
+        instance = FusedInstance(policy)
+        world = SimulatedWorld(instance, cost, sink, outside=outside, prefix_block_size=prefix_block_size)
+        world.observe = observe
+        super().__init__(instance, cost, world)
+
+    def run(self, requests: Iterable[PlannedRequest]) -> FastReport:
+        """Play all ``requests`` to their end."""
+        arrivals = ArrivalStream(requests)
+        self._world.open(arrivals, most_waiting=self.most_waiting if arrivals.independent else NEVER)
+        self.play()
+        if self._world.tracks:
+            raise LawError(f"{len(self._world.tracks)} requests are open, but nothing is due any more")
+        return self.report()

@@ -63,6 +63,11 @@ class SimulatedWorld:
         self.stop_ns, self.horizon_ns = stop_ns, horizon_ns
         self.bar_ns = min(self.cut_ns, horizon_ns)
 
+    @property
+    def nobody_comes(self) -> bool:
+        """Whether no request will arrive any more."""
+        return self.arrivals.over
+
     # --- what comes --------------------------------------------------------------------------------------------
 
     def deliver(self, now_ns: Ns) -> None:
@@ -132,8 +137,14 @@ class SimulatedWorld:
         """Note a request's first token; returns how many its answer still has."""
         track = self.tracks[request.id]
         if track.first_ns is None:
-            track.first_ns = at_ns
+            self.note_first(request.id, at_ns)
         return track.output + request.spec.prompt_tokens - request.known
+
+    def note_first(self, request: int, at_ns: Ns) -> None:
+        """A request emitted a token, its first or a later one."""
+        track = self.tracks[request]
+        if track.first_ns is None:
+            track.first_ns = at_ns
 
     def finished(self, request: LiveRequest, reason: str, at_ns: Ns) -> None:
         """Keep the row of a request that has emitted its last token."""

@@ -19,7 +19,7 @@ CORE_PARTS: dict[str, tuple[str, ...]] = {
     "policies": ("types", "spec", "request", "kv", "sched"),
     "cluster": ("types", "spec", "request", "sched", "policies"),
     "drive": ("types", "spec", "request", "kv", "sched", "cluster"),
-    "sim": ("types", "spec", "request", "kv", "sched", "drive"),
+    "sim": ("types", "spec", "request", "kv", "sched", "policies", "cluster", "drive"),
     "workload": ("files", "types", "spec"),
     "evidence": ("files", "types", "spec"),
     "verdict": ("types", "spec", "evidence"),
