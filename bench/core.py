@@ -14,7 +14,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +73,11 @@ def workload(count: int, rate_rps: float, seed: int = 1) -> Iterator[PlannedRequ
         yield PlannedRequest(index, at_ns, prompt, output, 4_096, index)
 
 
-def policy_spec(*, pools: Mapping[str, object] | None = None, **cache: object) -> PolicySpec:
+def policy_spec(**cache: object) -> PolicySpec:
     """The policy of the simulator figures."""
-    sections = {"cache": {"prefix": "none", **cache}, "batch": {"size": 128, "token_budget": 512}}
-    return PolicySpec.model_validate({"policy": "vllm_v1", **sections, "pools": dict(pools or {})})
+    return PolicySpec.model_validate(
+        {"policy": "vllm_v1", "cache": {"prefix": "none", **cache}, "batch": {"size": 128, "token_budget": 512}}
+    )
 
 
 def requests_per_cpu_s(count: int, *, rate_rps: float = RATE_RPS, best_of: int = 1, **cache: object) -> float:

@@ -33,7 +33,10 @@ LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is simulated: requests that arrive, and the limits of each instance they run on."""
+    """What is simulated: requests that arrive, and the limits of each instance they run on.
+
+    With ``decoders`` as many further instances decode what the ``replicas`` prefill.
+    """
 
     requests: Iterable[PlannedRequest]
     size: int = 128
@@ -42,6 +45,7 @@ class Load:
     prefix: bool = False
     replicas: int = 1
     router: str = "round_robin"
+    decoders: int = 0
 
     def asked(self, folder: Path, most: int) -> dict[str, Any]:
         """The question to a peer; its requests, at most ``most``, are written to ``folder``."""
@@ -57,7 +61,7 @@ class Load:
                 }
                 made += blocks
                 file.write(json.dumps(row) + "\n")
-        names = ("size", "token_budget", "blocks", "prefix", "replicas", "router")
+        names = ("size", "token_budget", "blocks", "prefix", "replicas", "router", "decoders")
         return {"requests": str(path), "hash_tokens": HASH_TOKENS} | {name: getattr(self, name) for name in names}
 
 
@@ -95,13 +99,13 @@ def simulate(name: str, load: Load) -> dict[str, float]:
     return {**answer, "requests_per_cpu_s": len(rows) / answer["cpu_s"]}
 
 
-def beside(ours: Mapping[str, float], loads: Mapping[str, Load]) -> dict[str, Any]:
-    """Figures of every installed peer by name, each with how many times faster ours is; else the reason it has none.
+def beside(ours: Mapping[str, float], loads: Mapping[str, Load], names: Iterable[str] = tuple(PEERS)) -> dict[str, Any]:
+    """Figures of each of the peers ``names``, with how many times faster ours is; else the reason it has none.
 
     ``ours`` and ``loads`` have the same names, those of the figures (requests per CPU second).
     """
     figures: dict[str, Any] = {}
-    for name in PEERS:
+    for name in names:
         its = figures[name] = dict[str, Any]()
         for figure, load in loads.items():
             try:

@@ -9,7 +9,7 @@ from scheduler_core.cluster.links import Links
 from scheduler_core.cluster.load import Load, Observer
 from scheduler_core.cluster.migration import Migrations
 from scheduler_core.cluster.refusal import Refusal
-from scheduler_core.cluster.router import Choice, Router
+from scheduler_core.cluster.router import Choice, RoundRobin, Router
 from scheduler_core.cluster.scaling import Scaler, ScaleRules
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
@@ -183,7 +183,7 @@ class Cluster:
     @property
     def asks_loads(self) -> bool:
         """Whether where requests go depends on loads."""
-        return self._router.asks_loads
+        return not isinstance(self._router, RoundRobin)
 
     @property
     def hands_over(self) -> frozenset[int]:

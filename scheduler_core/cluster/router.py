@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from scheduler_core.cluster.load import Load
 from scheduler_core.cluster.prefixes import PrefixIndex
@@ -21,10 +21,6 @@ class Choice(NamedTuple):
 
 class Router(Protocol):
     """Answers where a request goes; a total order of candidates, no clock and no chance of its own."""
-
-    @property
-    def asks_loads(self) -> bool:
-        """Whether answers depend on loads."""
 
     def pick(self, request: RequestSpec, candidates: Sequence[int], loads: Sequence[Load]) -> Choice:
         """One of ``candidates`` (never empty, ascending); ``loads`` are by index of instance."""
@@ -49,7 +45,6 @@ def best(candidates: Sequence[int], loads: Sequence[Load], score: Callable[[int]
 class RoundRobin:
     """Each in turn, whatever its load."""
 
-    asks_loads: ClassVar[bool] = False
     turn: int = 0
 
     def pick(self, request: RequestSpec, candidates: Sequence[int], loads: Sequence[Load]) -> Choice:
@@ -65,8 +60,6 @@ class RoundRobin:
 class LeastLoaded:
     """Fewest requests that are not over (join the shortest queue)."""
 
-    asks_loads: ClassVar[bool] = True
-
     def pick(self, request: RequestSpec, candidates: Sequence[int], loads: Sequence[Load]) -> Choice:
         return best(candidates, loads, lambda index: loads[index].open)
 
@@ -78,7 +71,6 @@ class LeastLoaded:
 class TwoChoices:
     """The less loaded of two drawn by a hash of seed and request: nearly as good as all, in O(1) (Mitzenmacher)."""
 
-    asks_loads: ClassVar[bool] = True
     seed: int = 0
 
     def pick(self, request: RequestSpec, candidates: Sequence[int], loads: Sequence[Load]) -> Choice:
@@ -100,7 +92,6 @@ class TwoChoices:
 class Sticky:
     """A session's later turns go where its first went, as long as that instance may be picked; else least loaded."""
 
-    asks_loads: ClassVar[bool] = True
     homes: dict[int, int] = field(default_factory=dict)
 
     def pick(self, request: RequestSpec, candidates: Sequence[int], loads: Sequence[Load]) -> Choice:
@@ -123,7 +114,6 @@ class PrefixAware:
     gets it. After the cache-aware router of SGLang 0.5.23, with block identities in place of its text tree.
     """
 
-    asks_loads: ClassVar[bool] = True
     index: PrefixIndex
     imbalance: int = 32
 
@@ -147,7 +137,6 @@ class FirstToken:
     MK-01 and MK-02 without moving prefixes: each candidate is estimated with its own known prefix.
     """
 
-    asks_loads: ClassVar[bool] = True
     index: PrefixIndex
     estimate: Estimate
 

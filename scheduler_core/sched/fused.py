@@ -52,6 +52,19 @@ class FusedInstance(Instance):
         """Whether requests wait, or are stopped, for want of what those that end will give up."""
         return bool(self._state.waiting or self._state.stopped)
 
+    def steady(self, steps: int, *, newcomers: bool) -> bool:
+        """Whether the cohort alone runs in the next ``steps`` steps, if it stays as it is. O(1).
+
+        Nobody else runs; who waits or comes (``newcomers``) finds no slot; and the pool has room for all.
+        """
+        state, limits = self._state, self.policy.limits
+        cohort = state.cohort
+        if state.apart or state.stopped or not cohort.count or cohort.count > limits.token_budget:
+            return False
+        if (newcomers or state.waiting) and len(state.running) < limits.size:
+            return False
+        return cohort.count * (steps // limits.block_size + 1) <= state.memory.free
+
     @property
     def to_reset(self) -> bool:
         """Whether a reset of the cache waits for the next planning."""

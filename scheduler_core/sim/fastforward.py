@@ -113,11 +113,18 @@ class Player:
     def quiet_until_ns(self, due_ns: Ns) -> Ns:
         """No request emits its first token or ends before this, if nothing comes from outside; ``due_ns`` is `play`'s.
 
-        Where the cohort alone runs, each step takes at least as long as the first, as context grows.
+        Where the cohort alone runs and nobody can come in or has to go, each step takes at least as long as the first,
+        as context grows.
         """
         if due_ns == NEVER:
             return NEVER
-        return due_ns if self._begun is not None else due_ns + 1
+        begun, world, cohort = self._begun, self._world, self.instance.cohort
+        steps = world.ends.next_tick - cohort.tick - (begun is not None)
+        line = world.decode_line(cohort.count)
+        if steps > 0 and line is not None and self.instance.undisturbed is not None:
+            if (begun is None or not begun[0].grants) and self.instance.steady(steps, newcomers=world.next_ns != NEVER):
+                return due_ns + steps * world.decode_ns(cohort.count, cohort.context_tokens, 0)
+        return due_ns if begun is not None else due_ns + 1
 
     def report(self) -> FastReport:
         """Totals so far."""

@@ -27,8 +27,8 @@ _LINE = 64
 class Clock:
     """The present of a fleet. ``stop_ns`` and ``horizon_ns`` are how far an instance plays that is asked now.
 
-    With ``whole`` steps nothing from outside can meet a step that runs: newcomers stand in line until it is over. Else a
-    step that has not ended stays begun. ``asked`` are the instances that have played since `at`.
+    With ``whole`` steps nothing from outside can meet a step that runs: newcomers stand in line until it is over. Else
+    a step that has not ended stays begun. ``asked`` are the instances that have played since `at`.
     """
 
     whole: bool
@@ -261,7 +261,7 @@ class LaneLoad(Load):
         super().__init__()
 
     @property
-    def kv_tokens(self) -> int:  # type: ignore[override]
+    def kv_tokens(self) -> int:
         return self._lane.kv_tokens()
 
     @kv_tokens.setter
