@@ -22,16 +22,15 @@ def main() -> None:
         "enable_prefix_caching": asked["prefix"],
         "enable_chunked_prefill": True,
     }
-    arguments = {"engine": engine}
     if asked["decoders"]:
         where = {
-            "prefill_engine_args": arguments | {"worker_type": "prefill"},
-            "decode_engine_args": arguments | {"worker_type": "decode"},
+            "prefill_engine_args": {"engine": engine | {"worker_type": "prefill"}},
+            "decode_engine_args": {"engine": engine | {"worker_type": "decode"}},
             "num_prefill_workers": asked["replicas"],
             "num_decode_workers": asked["decoders"],
         }
     else:
-        where = {"extra_engine_args": arguments, "num_workers": asked["replicas"]}
+        where = {"extra_engine_args": {"engine": engine}, "num_workers": asked["replicas"]}
     began = time.process_time()
     result = run_mocker_trace_replay(
         [asked["requests"]], trace_block_size=asked["hash_tokens"], router_mode=asked["router"], **where
