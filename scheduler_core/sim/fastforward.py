@@ -120,10 +120,10 @@ class Player:
             return NEVER
         begun, world, cohort = self._begun, self._world, self.instance.cohort
         steps = world.ends.next_tick - cohort.tick - (begun is not None)
-        line = world.decode_line(cohort.count)
-        if steps > 0 and line is not None and self.instance.undisturbed is not None:
-            if (begun is None or not begun[0].grants) and self.instance.steady(steps, newcomers=world.next_ns != NEVER):
-                return due_ns + steps * world.decode_ns(cohort.count, cohort.context_tokens, 0)
+        alone = begun is None or not begun[0].grants
+        known = self.instance.undisturbed is not None and world.decode_line(cohort.count) is not None
+        if alone and known and steps > 0 and self.instance.steady(steps, newcomers=world.next_ns != NEVER):
+            return due_ns + steps * world.decode_ns(cohort.count, cohort.context_tokens, 0)
         return due_ns if begun is not None else due_ns + 1
 
     def report(self) -> FastReport:

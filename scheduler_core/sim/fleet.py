@@ -257,6 +257,8 @@ def why_step_by_step(spec: PolicySpec) -> str:
     full = resolve(spec)
     if overlap_of(full) is not Overlap.NONE:
         return f"steps overlap (execution.overlap: {full.execution.overlap})"
+    if full.pools.layout == "split" and full.order.by in ("longest_prefix", "prefix_tree"):
+        return f"what is delivered stands in a line ordered by what is cached (order.by: {full.order.by})"
     for name, value in full.pools:
         if value is not None and name not in _ANY and value not in _SOME.get(name, ()):
             return f"pools.{name}: {value}"

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.build import Site, build_cluster
@@ -13,10 +14,11 @@ from scheduler_core.drive.cuts import Outside
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.executor import SimulatedExecutor, TrueOutputs
-from scheduler_core.sim.fleet import Fleet
+from scheduler_core.sim.fleet import Fleet, why_step_by_step
 from scheduler_core.spec.topology import InstanceGroup, Topology
 from scheduler_core.testing.builders import ListSink, policy_spec, profile, request
 from scheduler_core.types.cluster_records import ClusterRecord, Handoff, Revoked
+from scheduler_core.types.errors import CallerError
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.records import Admitted, Arrived, Finished, Step
 
@@ -113,7 +115,7 @@ def build(rows: Any, scale: float, *, turns: bool, own_cancel: int | None) -> li
     for index, (gap, prompt, output, session, dependent) in enumerate(rows):
         at += gap * scale
         shared = (session + 1, 90 + session)[: prompt // 8]
-        after = {"after": index // 2} if turns and dependent and index else {}
+        after = {"after": (index // 2,)} if turns and dependent and index else {}
         requests.append(
             request(
                 index, prompt, output, at_ms=gap * scale if after else at, session=session, prefix_blocks=shared,
@@ -124,7 +126,7 @@ def build(rows: Any, scale: float, *, turns: bool, own_cancel: int | None) -> li
 
 
 POLICIES = st.tuples(
-    st.sampled_from(["vllm_v1", "static", "sarathi", "sglang", "vtc", "nano"]),
+    st.sampled_from(["vllm_v1", "static", "sarathi", "sglang", "vtc", "nano", "reserve_max"]),
     st.sampled_from(["none", "hash", "radix"]),
     st.integers(1, 4),  # batch size
     st.sampled_from([8, 20, 40]),  # token budget
@@ -205,6 +207,7 @@ def test_separated_pools_do_the_same(
         drawn, pools__layout="split", pools__prefill=("a",), pools__handoff=handoff, pools__broken=broken,
         pools__reserve=reserve, pools__patience_ms=patience_ms, pools__handoff_budget_ms=budget_ms, pools__route=route,
     )  # fmt: skip
+    assume(not why_step_by_step(spec))
     place = site(
         {"a": sizes[0], "b": sizes[1]}, blocks, COSTLY, link_gb_per_s=links[0], link_shared=links[1],
         kv_bytes_per_token=2000, broken_share=links[2], late_share=links[2], late_ms=3,
@@ -213,3 +216,43 @@ def test_separated_pools_do_the_same(
     around = outside[0]._replace(cancels=[(n, at) for n, at in dict(outside[0].cancels).items() if n < len(requests)])
     expected = stepped(spec, place, requests, COSTLY, around, noise)
     assert fast(spec, place, requests, COSTLY, around, noise) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings_", "reason"),
+    [
+        ({"execution__overlap": "pipelined"}, "steps overlap (execution.overlap: pipelined)"),
+        ({"pools__layout": "replicas", "pools__route": "freest"}, "pools.route: freest"),
+        (
+            {"pools__layout": "split", "pools__prefill": ("a",), "pools__reserve": "arrival", "pools__move": "chunks"},
+            "pools.move: chunks",
+        ),
+    ],
+)
+def test_what_cannot_be_played_from_event_to_event_is_said(settings_: Any, reason: str) -> None:
+    spec = policy_spec("vllm_v1", **settings_)
+    assert why_step_by_step(spec) == reason
+    with pytest.raises(CallerError, match="step by step"):
+        Fleet(spec, site({"a": 1, "b": 1}, 60, COSTLY), [StepCost(COSTLY)] * 2, lambda row, instance: None)
+
+
+def test_requests_dealt_out_in_turn_need_no_look_between_arrivals() -> None:
+    """Two instances, eight requests of 4 tokens and 1 ms a step, one every 10 ms: four each, each over after 4 ms."""
+    spec = policy_spec("vllm_v1", pools__layout="replicas", pools__route="round_robin")
+    plain, rows = profile(), list[tuple[int, int]]()
+    fleet = Fleet(
+        spec,
+        site({"a": 2}, 60, plain),
+        [StepCost(plain)] * 2,
+        lambda row, instance: rows.append((instance, row.end_ns - row.arrival_ns)),
+    )
+    report = fleet.run(iter([request(i, 4, 4, at_ms=10 * i) for i in range(8)]))
+    assert sorted(rows) == [(0, 4_000_000)] * 4 + [(1, 4_000_000)] * 4
+    assert (report.requests, report.steps, report.end_ns, report.preemptions) == (8, 32, 74_000_000, 0)
+
+
+def test_a_stream_must_not_cancel() -> None:
+    spec = policy_spec("vllm_v1", pools__layout="replicas", pools__route="round_robin")
+    fleet = Fleet(spec, site({"a": 2}, 60, COSTLY), [StepCost(COSTLY)] * 2, lambda row, instance: None)
+    with pytest.raises(CallerError, match="request 0 of a stream cancels"):
+        fleet.run(iter([request(0, 4, 4, cancel_ns=5)]))
