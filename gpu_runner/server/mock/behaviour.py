@@ -39,6 +39,17 @@ class Scheduled(Spec):
     noise_seed: int | None = None
 
 
+class Separated(Spec):
+    """Prefill and decode in pools of their own behind a router, as SGLang separates them.
+
+    A prompt is computed by one pool in the script's ``ttft_ms``, its state is copied, and the other pool gives every
+    token. Each pool has its own metrics page, ``/prefill/metrics`` and ``/decode/metrics``.
+    """
+
+    transfer_ms: float = Field(20.0, ge=0, description="What copying a prompt's state takes.")
+    token_bytes: PositiveInt = Field(2**16, description="Bytes of state for each token of a prompt.")
+
+
 class Behaviour(Spec):
     """A mock server.
 
@@ -52,6 +63,7 @@ class Behaviour(Spec):
     dev_mode: bool = Field(False, description="As vLLM: whether it tells its whole configuration.")
     scripted: Scripted | None = None
     scheduled: Scheduled | None = None
+    separated: Separated | None = None
     faults: dict[int, FaultName] = {}
     keep_alive_comments: bool = Field(False, description="A comment line before every chunk.")
     empty_first_delta: bool = Field(False, description="Completions too begin with a chunk that has no token.")
@@ -67,4 +79,6 @@ class Behaviour(Spec):
     def _one_engine(self) -> Self:
         if self.scripted is not None and self.scheduled is not None:
             raise ValueError("give scripted or scheduled, not both")
+        if self.separated is not None and (self.scheduled is not None or self.dialect != "sglang"):
+            raise ValueError("separated: is for a scripted mock that speaks as sglang")
         return self

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu_runner.server.mock.behaviour import Behaviour, Scripted
 from gpu_runner.server.mock.engines import Engine, ScheduledEngine, ScriptedEngine
+from gpu_runner.server.mock.separated import SeparatedEngine
 from gpu_runner.server.mock.stats import Stats
 from gpu_runner.server.mock.stream import Answer, Question
 from gpu_runner.server.mock.wire import Exchange, Wire
@@ -28,11 +29,7 @@ class MockServer:
         self.stats = Stats(behaviour.publish_delay_ms)
         self.truth: list[dict[str, Any]] = []
         self._profiling = False
-        self._engine: Engine = (
-            ScheduledEngine(behaviour.scheduled, self.stats)
-            if behaviour.scheduled is not None
-            else ScriptedEngine(behaviour.scripted or Scripted(), self.stats)
-        )
+        self._engine, self._pools = _engine_of(behaviour, self.stats)
         self._pages: dict[str, Callable[[], Any]] = {
             "/v1/models": self._models,
             "/health": dict,
@@ -53,8 +50,13 @@ class MockServer:
             exchange.answer(401, b'{"error":{"message":"Unauthorized"}}')
         elif path in _PATHS:
             self._complete(exchange, chat=_PATHS[path])
-        elif path == "/metrics" and self.behaviour.metrics and self.behaviour.dialect != "openai":
+        elif (
+            path == "/metrics" and self.behaviour.metrics and self._pools is None and self.behaviour.dialect != "openai"
+        ):
             page = self.stats.page(self.behaviour.dialect, self.behaviour.model, self.behaviour.hidden_metrics)
+            exchange.answer(200, page.encode(), "text/plain; version=0.0.4")
+        elif self._pools is not None and path in ("/prefill/metrics", "/decode/metrics"):
+            page = self._pools.page(path.split("/")[1], self.behaviour.model)
             exchange.answer(200, page.encode(), "text/plain; version=0.0.4")
         elif path in ("/reset_prefix_cache", "/flush_cache") and exchange.asked.method == "POST":
             self._engine.reset_cache()
@@ -129,7 +131,19 @@ class MockServer:
             info = {
                 "version": VERSIONS["sglang"], "chunked_prefill_size": budget, "max_running_requests": size,
                 "schedule_policy": "fcfs", "page_size": self.stats.block_size, "disable_radix_cache": False,
-                "max_total_num_tokens": self.stats.kv_blocks * self.stats.block_size, "disaggregation_mode": "null",
+                "max_total_num_tokens": self.stats.kv_blocks * self.stats.block_size,
+                "disaggregation_mode": "null" if self._pools is None else "prefill",
             }  # fmt: skip
             return {"/get_server_info": lambda: info, "/server_info": lambda: info}
         return {}
+
+
+def _engine_of(behaviour: Behaviour, stats: Stats) -> tuple[Engine, SeparatedEngine | None]:
+    """Where tokens come from, and the same with pools of its own if it has some."""
+    if behaviour.scheduled is not None:
+        return ScheduledEngine(behaviour.scheduled, stats), None
+    script = behaviour.scripted or Scripted()
+    if behaviour.separated is not None:
+        pools = SeparatedEngine(script, behaviour.separated, stats)
+        return pools, pools
+    return ScriptedEngine(script, stats), None

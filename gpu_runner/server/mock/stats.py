@@ -106,9 +106,9 @@ class Stats:
         labels = f'engine="0",model_name="{model}"'
         count = self.counters
         used = self.kv_used / self.kv_blocks
-        yield from _lines("vllm:num_requests_running", "gauge", labels, self.running)
-        yield from _lines("vllm:num_requests_waiting", "gauge", labels, self.waiting)
-        yield from _lines("vllm:kv_cache_usage_perc", "gauge", labels, used)
+        yield from lines_of("vllm:num_requests_running", "gauge", labels, self.running)
+        yield from lines_of("vllm:num_requests_waiting", "gauge", labels, self.waiting)
+        yield from lines_of("vllm:kv_cache_usage_perc", "gauge", labels, used)
         for name, value in (
             ("prefix_cache_queries", count["prompt_tokens"]),
             ("prefix_cache_hits", count["cached_tokens"]),
@@ -116,8 +116,8 @@ class Stats:
             ("prompt_tokens", count["prompt_tokens"]),
             ("generation_tokens", count["generation_tokens"]),
         ):
-            yield from _lines(f"vllm:{name}_total", "counter", labels, value)
-            yield from _lines(f"vllm:{name}_created", "gauge", labels, self.began_s)
+            yield from lines_of(f"vllm:{name}_total", "counter", labels, value)
+            yield from lines_of(f"vllm:{name}_created", "gauge", labels, self.began_s)
         yield "# TYPE vllm:request_success_total counter"
         for reason in ("stop", "length", "abort", "error"):
             yield f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} {float(count.get(reason, 0))}'
@@ -132,7 +132,7 @@ class Stats:
         yield "# TYPE vllm:iteration_tokens_total histogram"
         yield from Histogram().lines("vllm:iteration_tokens_total", labels)
         info = f'{labels},block_size="{self.block_size}",num_gpu_blocks="{self.kv_blocks}",enable_prefix_caching="True"'
-        yield from _lines("vllm:cache_config_info", "gauge", info, 1)
+        yield from lines_of("vllm:cache_config_info", "gauge", info, 1)
 
     def _sglang(self, model: str) -> Iterator[str]:
         labels = f'engine_type="unified",model_name="{model}",tp_rank="0",pp_rank="0"'
@@ -146,13 +146,13 @@ class Stats:
             ("kv_available_tokens", total - used - evictable), ("max_total_num_tokens", total),
             ("cache_hit_rate", 0), ("gen_throughput", 0), ("utilization", 0),
         ):  # fmt: skip
-            yield from _lines(f"sglang:{name}", "gauge", labels, value)
+            yield from lines_of(f"sglang:{name}", "gauge", labels, value)
         for name, value in (
             ("prompt_tokens", count["prompt_tokens"]), ("generation_tokens", count["generation_tokens"]),
             ("cached_tokens", count["cached_tokens"]), ("num_retracted_requests", self.preemptions),
             ("num_requests", count["length"]), ("num_aborted_requests", count["abort"]),
         ):  # fmt: skip
-            yield from _lines(f"sglang:{name}_total", "counter", labels, value)
+            yield from lines_of(f"sglang:{name}_total", "counter", labels, value)
         for name, of in (
             ("time_to_first_token_seconds", "ttft"), ("inter_token_latency_seconds", "gap"),
             ("e2e_request_latency_seconds", "e2e"), ("queue_time_seconds", "queue"),
@@ -162,6 +162,7 @@ class Stats:
             yield from self.histograms[of].lines(f"sglang:{name}", labels)
 
 
-def _lines(name: str, kind: str, labels: str, value: float) -> Iterator[str]:
+def lines_of(name: str, kind: str, labels: str, value: float) -> Iterator[str]:
+    """The lines of one value on a metrics page."""
     yield f"# TYPE {name} {kind}"
     yield f"{name}{{{labels}}} {float(value)}"
