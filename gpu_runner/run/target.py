@@ -92,7 +92,7 @@ def _open_torch(spec: TorchTarget, policy: PolicySpec, *, prefix_block_size: int
         dtype=spec.dtype,
         threads=spec.threads,
         kv_blocks=blocks,
-        host_blocks=policy.cache.host_blocks or 0,
+        host_blocks=(policy.cache.host_blocks or 0) + (policy.cache.host_prefix_blocks or 0),
         block_size=_block_size(policy),
         prefix_block_size=prefix_block_size,
         weight_seed=spec.weight_seed,

@@ -58,6 +58,7 @@ REQUEST_INTS = (
     "preemptions", "recomputed_tokens", "steps", "stalled_steps", "arrival_ns", "ended_ns", "first_token_ns",
     "last_token_ns", "first_gap_ns", "longest_gap_ns", "longest_gap_index", "longest_gap_cause", "stall_cause",
     "outcome", "stage", "reason", "cold", "queue_first_ns", "prefill_first_ns", "hidden_ns", "pauses", "degraded",
+    "host_hit_tokens",
 )  # fmt: skip
 SEGMENT_COLUMNS = tuple(f"{name}_ns" for name in SEGMENTS)
 STEP_INTS = (
@@ -253,7 +254,7 @@ class RunFold:
         if record.resumed:
             line.rehit_tokens += record.hit_tokens
         elif line.hit_tokens is None:
-            line.hit_tokens = record.hit_tokens
+            line.hit_tokens, line.host_hit_tokens = record.hit_tokens, record.host_tokens
 
     def _deferred(self, record: Deferred) -> None:
         line = self._open.get(record.request)
@@ -449,6 +450,7 @@ class RunFold:
             max(0, line.work - sum(line.segments[rank] for rank in _WORK_RANKS)),
             line.pauses,
             labels.changes.code(line.degraded) if line.degraded else MISSING,
+            line.host_hit_tokens,
             *line.segments,
         )
 

@@ -199,6 +199,7 @@ class Requests:
         never = (Absence.FAILED, hits == MISSING)
         return {
             "hit_tokens": Column(hits.astype(np.float64), "tokens", (never,)),
+            "host_hit_tokens": Column(self.rows["host_hit_tokens"].astype(np.float64), "tokens", (never,)),
             "uncached_prompt_tokens": Column(
                 (self.rows["prompt_tokens"] - hits).astype(np.float64), "tokens", (never,)
             ),

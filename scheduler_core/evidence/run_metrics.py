@@ -68,10 +68,13 @@ def _finished_tokens(run: RunTables) -> float | None:
     return _ratio(float(tokens), run.window_s)
 
 
-def _hit_rate(run: RunTables) -> float | None:
-    rows = run.requests.rows
-    looked = run.requests.measured & (rows["hit_tokens"] != MISSING)
-    return _ratio(float(rows["hit_tokens"][looked].sum()), float(rows["prompt_tokens"][looked].sum()))
+def _hit_rate(column: str) -> Value:
+    def of(run: RunTables) -> float | None:
+        rows = run.requests.rows
+        looked = run.requests.measured & (rows["hit_tokens"] != MISSING)
+        return _ratio(float(rows[column][looked].sum()), float(rows["prompt_tokens"][looked].sum()))
+
+    return of
 
 
 def _sum(column: str) -> Value:
@@ -191,7 +194,9 @@ def _cache_and_memory() -> list[Metric]:
         Metric("peak_memory_mb", "MB", "most device memory reported, 10^6 bytes", "lower", "pool", "one per run",
                _peak_memory),
         _run("hit_rate", "share", "prompt tokens found in the prefix cache at first look-up / prompt tokens looked "
-             "up; look-ups after a preemption are not in it", "higher", _hit_rate),
+             "up; look-ups after a preemption are not in it", "higher", _hit_rate("hit_tokens")),
+        _run("host_hit_rate", "share", "the part of hit_rate that was copied back from host memory", "none",
+             _hit_rate("host_hit_tokens")),
         _run("rehit_tokens", "tokens", "tokens found again in the cache after preemptions", "none",
              _sum("rehit_tokens")),
         _run("preemptions", "count", "preemptions of measured requests", "lower", _sum("preemptions")),

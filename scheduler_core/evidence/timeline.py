@@ -52,6 +52,7 @@ class Timeline:
         "gap_prefill",
         "gap_stalled",
         "hit_tokens",
+        "host_hit_tokens",
         "instance",
         "last_token",
         "longest_gap",
@@ -87,7 +88,7 @@ class Timeline:
         self.last_token: Ns | None = None
         self.tokens = self.steps = self.stalled_steps = self.preemptions = self.recomputed = 0
         self.hit_tokens: int | None = None
-        self.rehit_tokens = 0
+        self.rehit_tokens = self.host_hit_tokens = 0
         self.first_gap: Ns | None = None
         self.longest_gap: Ns | None = None
         self.longest_index = 0

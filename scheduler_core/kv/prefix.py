@@ -20,6 +20,29 @@ class Hits(Protocol):
     def __iter__(self) -> Iterator[int]: ...
 
 
+class TieredHits:
+    """A cached beginning of which the later part is in host memory, in ``slots`` under ``keys``.
+
+    It is as long as the part on the device, whose blocks it gives; who adopts it needs a block for each slot as well.
+    """
+
+    __slots__ = ("_blocks", "keys", "slots")
+
+    def __init__(self, blocks: Sequence[int], keys: Sequence[Hashable], slots: Sequence[int]) -> None:
+        self._blocks = blocks
+        self.keys = keys
+        self.slots = slots
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._blocks)
+
+
 class PrefixIndex(Protocol):
     """Maps block identities to blocks that hold them, and keeps the *idle* ones, which nobody leases, until evicted.
 

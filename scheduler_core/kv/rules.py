@@ -1,6 +1,7 @@
 """What a policy says about the pool of an instance, as plain values."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -8,9 +9,28 @@ class CacheRules:
     """How cached prompt beginnings are found and in which order they go.
 
     ``index`` is ``none``, ``hash`` or ``radix``; ``eviction`` one of `scheduler_core.kv.eviction.EVICTIONS`. The host
-    pool, where swapped requests wait, has ``host_blocks`` blocks.
+    pool, where swapped requests wait, has ``host_blocks`` blocks; ``host_prefix_blocks`` more are for what evicted
+    blocks held (`scheduler_core.kv.host_tier`).
     """
 
     index: str = "hash"
     eviction: str = "lru"
     host_blocks: int = 0
+    host_prefix_blocks: int = 0
+
+    @property
+    def copies(self) -> bool:
+        """Whether blocks go to the host and back."""
+        return self.host_blocks > 0 or self.host_prefix_blocks > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """Most blocks by tenant; ``others`` is for those not named, None: as many as there are."""
+
+    blocks: Mapping[str, int] = field(default_factory=dict)
+    others: int | None = None
+
+    def of(self, tenant: str) -> int | None:
+        """The tenant's quota, None without one."""
+        return self.blocks.get(tenant, self.others)

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from scheduler_core.kv.rules import CacheRules
+from scheduler_core.kv.rules import CacheRules, Quotas
 from scheduler_core.policies.parts import ByArrival, FirstChunk, PromptAndPrediction
 from scheduler_core.policies.predicting import predictor_of
 from scheduler_core.policies.preemption import CheaperWay, KeepBlocks, SwapOut
 from scheduler_core.policies.prefix_order import DepthFirstByWeight, LongestPrefixFirst
 from scheduler_core.sched.decisions import Publish
 from scheduler_core.sched.policy import PolicySet, Preemption
-from scheduler_core.spec.policy import PREFIX_ORDERS, PolicySpec
+from scheduler_core.spec.policy import PREFIX_ORDERS, CacheSection, PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.errors import InputError, Problem
 
@@ -33,16 +33,23 @@ def with_pool(policy: PolicySet, spec: PolicySpec, profile: Profile | None) -> P
     when steps come back, whatever the preset does with block hashes (G-25).
     """
     cache = spec.cache
-    if cache.host_blocks and profile is not None and profile.link is None:
-        message = f"profile {profile.name!r} does not say what copies to the host take; use another, or 0 here"
-        raise InputError([Problem("cache.host_blocks", message)])
+    for setting in ("host_blocks", "host_prefix_blocks"):
+        if getattr(cache, setting) and profile is not None and profile.link is None:
+            message = f"profile {profile.name!r} does not say what copies to the host take; use another, or 0 here"
+            raise InputError([Problem(f"cache.{setting}", message)])
     index = cache.prefix or "none"
     return replace(
         policy,
         prefix_cache=index != "none",
         publish=Publish.AT_CHUNK if index == "radix" else policy.publish,
-        cache=CacheRules(index=index, eviction=cache.eviction or "lru", host_blocks=cache.host_blocks or 0),
+        cache=CacheRules(
+            index=index,
+            eviction=cache.eviction or "lru",
+            host_blocks=cache.host_blocks or 0,
+            host_prefix_blocks=cache.host_prefix_blocks or 0,
+        ),
         preemption=_preemption(spec, policy.limits.block_size, profile),
+        quotas=_quotas(cache, policy.limits.kv_blocks),
     )
 
 
@@ -56,6 +63,13 @@ def with_prefix_order(policy: PolicySet, spec: PolicySpec) -> PolicySet:
     by_length = spec.order.by == "longest_prefix"
     arrange = LongestPrefixFirst(spec.order.age_tokens or 0) if by_length else DepthFirstByWeight()
     return replace(policy, order=ByArrival(first_come=False), arrange=arrange)
+
+
+def _quotas(cache: CacheSection, blocks: int) -> Quotas | None:
+    if cache.tenant_quota is None and not cache.tenant_quotas:
+        return None
+    named = {tenant: int(quota.share * blocks) for tenant, quota in (cache.tenant_quotas or {}).items()}
+    return Quotas(named, None if cache.tenant_quota is None else int(cache.tenant_quota * blocks))
 
 
 def _preemption(spec: PolicySpec, block_size: int, profile: Profile | None) -> Preemption | None:

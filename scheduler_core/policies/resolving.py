@@ -48,6 +48,8 @@ def _cache_problems(cache: dict[str, Any]) -> Iterator[Problem]:
             f"{cache['eviction']} may drop a beginning before what follows it, which block hashes then find no more; "
             "use it with prefix radix, or one of lru, lfu, slru, aged",
         )
+    if cache.get("host_prefix_blocks") and cache.get("prefix") in (None, "none"):
+        yield Problem("cache.host_prefix_blocks", "keeps what a prefix cache evicts: set cache.prefix, or 0 here")
     if cache.get("preemption") in ("swap", "cheapest") and not cache.get("host_blocks"):
         yield Problem("cache.preemption", f"{cache['preemption']} copies to host memory: set cache.host_blocks as well")
 

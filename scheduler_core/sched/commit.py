@@ -198,6 +198,7 @@ def finish(state: InstanceState, policy: PolicySet, request: LiveRequest, reason
 
 def _fail(state: InstanceState, policy: PolicySet, planned: Planned, failure: str) -> tuple[Ended, ...]:
     live = [state.requests[grant.request] for grant in planned.plan.grants if grant.request in state.requests]
+    state.memory.distrust()
     for request in live:
         state.memory.retract(request, request.confirmed)
     ended = tuple(end(state, policy, r, Event.FAIL, outcome=Outcome.FAILED, reason=failure) for r in live)

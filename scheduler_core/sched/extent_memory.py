@@ -7,7 +7,8 @@ from scheduler_core.kv.extents import Extents, Found, Table
 from scheduler_core.kv.prefix import Hits
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.cohort import Cohort
-from scheduler_core.sched.memory import NamelessBlocks, use_pledge
+from scheduler_core.sched.counted_memory import NamelessBlocks
+from scheduler_core.sched.memory import use_pledge
 from scheduler_core.types.plan import Grant
 
 

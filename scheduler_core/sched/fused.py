@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.commit import FusedEffects, commit_fused
+from scheduler_core.sched.counted_memory import CountedMemory
 from scheduler_core.sched.decisions import Publish
 from scheduler_core.sched.extent_memory import ExtentMemory
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.laws import check_liveness
-from scheduler_core.sched.memory import CountedMemory, Memory
+from scheduler_core.sched.memory import Memory
 from scheduler_core.sched.plan import FusedStep
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.resetting import due_reset
@@ -34,7 +35,8 @@ class FusedInstance(Instance):
         by_member = state.memory.by_member
         self._publishes_late = by_member and policy.publish is Publish.AT_CONFIRM
         self._publishes_early = by_member and policy.publish is Publish.AT_GRANT
-        self._copies = policy.cache.host_blocks > 0
+        self._copies = policy.cache.copies
+        self._keeps_evicted = policy.cache.host_prefix_blocks > 0
         self.undisturbed = Undisturbed(state, policy) if may_be_undisturbed(policy) else None
 
     @property
@@ -59,11 +61,18 @@ class FusedInstance(Instance):
         """
         state, limits = self._state, self.policy.limits
         cohort = state.cohort
-        if state.apart or state.stopped or not cohort.count or cohort.count > limits.token_budget:
+        if (
+            state.reset is not None
+            or state.apart
+            or state.stopped
+            or not cohort.count
+            or cohort.count > limits.token_budget
+        ):
             return False
         if (newcomers or state.waiting) and len(state.running) < limits.size:
             return False
-        return cohort.count * (steps // limits.block_size + 1) <= state.memory.free
+        room = state.memory.clean if self._keeps_evicted else state.memory.free
+        return cohort.count * (steps // limits.block_size + 1) <= room
 
     @property
     def to_reset(self) -> bool:
@@ -123,8 +132,8 @@ class FusedInstance(Instance):
         """Plan the same step again, if the pool has room; only after one that ``may_repeat``, with no event since."""
         state, memory = self._state, self._state.memory
         need = state.cohort.growth()
-        if need > memory.free:
-            return False
+        if need > memory.free or (self._keeps_evicted and need > memory.clean):
+            return False  # what is evicted is copied to the host, which takes time
         if need or self._publishes_early:
             memory.grow_cohort(state.cohort, need, publish=self._publishes_early)
         state.next_step += 1
@@ -160,7 +169,7 @@ class FusedInstance(Instance):
 def _memory_for(policy: PolicySet) -> Memory | None:
     """The cheapest pool that counts as the policy's own would; None: that one."""
     blocks, size, rules = policy.limits.kv_blocks, policy.limits.block_size, policy.cache
-    if rules.host_blocks:
+    if rules.copies:
         return None
     if not policy.prefix_cache:
         return CountedMemory(blocks=blocks, block_size=size)

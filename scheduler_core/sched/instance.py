@@ -374,7 +374,7 @@ class Instance:
             len(state.waiting),
             len(state.running),
             len(state.stopped),
-            memory.host.used,
+            memory.host_used,
         )
 
     def free_order(self) -> list[int]:
@@ -394,6 +394,7 @@ class Instance:
         """Conservation and single residence now; `LawError` with every term. Liveness is checked by `plan`."""
         check_conservation(self._state)
         check_residence(self._state)
+        self._builder.check()
 
     def _ask_gate(self, gate: Gate, spec: RequestSpec, now_ns: Ns) -> GateAnswer:
         state = self._state
@@ -421,6 +422,9 @@ class Instance:
         needed = blocks_for(worst, limits.block_size)
         if needed > limits.kv_blocks:
             return Reject.NEVER_FITS_POOL, needed, limits.kv_blocks
+        quota = None if self.policy.quotas is None else self.policy.quotas.of(spec.tenant)
+        if quota is not None and needed > quota:
+            return Reject.OVER_TENANT_QUOTA, needed, quota
         if not limits.chunked and spec.prompt_tokens > limits.token_budget:
             return Reject.OVER_STEP_BUDGET, spec.prompt_tokens, limits.token_budget
         waiting = len(self._state.waiting)

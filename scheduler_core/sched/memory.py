@@ -5,15 +5,16 @@ from typing import Protocol
 
 from scheduler_core.kv.digest import ChainKeys
 from scheduler_core.kv.host import HostPool
+from scheduler_core.kv.host_tier import HostTier
 from scheduler_core.kv.ledger import Ledger
-from scheduler_core.kv.prefix import Hits, NoPrefixIndex, PrefixIndex
+from scheduler_core.kv.prefix import Evicted, Hits, NoPrefixIndex, PrefixIndex, TieredHits
 from scheduler_core.kv.prefix_hash import HashIndex
 from scheduler_core.kv.prefix_radix import RadixIndex
 from scheduler_core.kv.rules import CacheRules
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.decisions import Deferral
-from scheduler_core.types.errors import CallerError, LawError
+from scheduler_core.types.errors import LawError
 from scheduler_core.types.plan import BlockCopy, Grant, Moves, Rebind
 from scheduler_core.types.reasons import Defer
 
@@ -41,9 +42,15 @@ class Memory(Protocol):
     def cached(self) -> int: ...
     @property
     def clean(self) -> int: ...
+    @property
+    def host_used(self) -> int:
+        """Host blocks that hold something."""
 
     def match(self, request: LiveRequest) -> Hits:
-        """Cached blocks of the request's beginning; never all of it, so that a first token is computed (V-21)."""
+        """Cached blocks of the request's beginning; never all of it, so that a first token is computed (V-21).
+
+        `TieredHits` where it goes on in host memory, which may hold all of it.
+        """
 
     def found(self, request: LiveRequest) -> tuple[Sequence[int], int]:
         """Identities of the blocks of the request's beginning that could be found, and how many of them are cached."""
@@ -101,7 +108,10 @@ class Memory(Protocol):
         """Give up what a request has in host memory."""
 
     def forget(self) -> int:
-        """Make all cached blocks clean because what they hold is void (V-26); returns how many."""
+        """Give up all cached content of device and host because it is void (V-26); returns how many blocks held it."""
+
+    def distrust(self) -> None:
+        """A step failed, so that nobody knows what its copies to the host did."""
 
     def take_moves(self) -> Moves:
         """Copies and changes of tables since the last call, which are those of the plan being made."""
@@ -113,10 +123,10 @@ class Memory(Protocol):
         """Conservation over the holders' tables and block counts; `LawError` with every term."""
 
     def check_host(self, tables: Sequence[Sequence[int]]) -> None:
-        """Conservation of the host pool over the host tables of swapped requests; `LawError` with every term."""
+        """Conservation of the host's blocks, given the host tables of swapped requests; `LawError` with every term."""
 
 
-_NO_MOVES = Moves()
+NO_MOVES = Moves()
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
@@ -153,7 +163,8 @@ class BlockMemory:
     """
 
     __slots__ = (
-        "_in", "_index", "_keys", "_ledger", "_out", "_rebinds", "block_size", "by_member", "caching", "host", "pledged"
+        "_in", "_index", "_keys", "_ledger", "_out", "_rebinds", "_tier", "block_size", "by_member", "caching", "host",
+        "pledged",
     )  # fmt: skip
 
     def __init__(self, *, blocks: int, block_size: int, rules: CacheRules, first_block: int = 0) -> None:
@@ -164,6 +175,10 @@ class BlockMemory:
         self._ledger = Ledger(blocks, self._index, first=first_block)
         self._keys = ChainKeys(block_size)
         self.host = HostPool(rules.host_blocks)
+        self._tier: HostTier | None = None
+        if rules.host_prefix_blocks:
+            self._tier = HostTier(rules.host_prefix_blocks, first=rules.host_blocks)
+            self._ledger.on_evicted = self._keep_evicted
         self._rebinds: list[Rebind] = []
         self._out: list[BlockCopy] = []
         self._in: list[BlockCopy] = []
@@ -188,18 +203,34 @@ class BlockMemory:
     def clean(self) -> int:
         return self._ledger.clean
 
-    def match(self, request: LiveRequest) -> list[int]:
+    @property
+    def host_used(self) -> int:
+        return self.host.used + (0 if self._tier is None else len(self._tier))
+
+    def match(self, request: LiveRequest) -> Hits:
         if not self.caching:
             return []
         most = (request.known - 1) // self.block_size
+        if self._tier is not None:
+            return self._match_tiers(request, self._tier, most)
         return self._index.match(self._keys.extend(request, most)[:most])
+
+    def _match_tiers(self, request: LiveRequest, tier: HostTier, most: int) -> Hits:
+        """As `match`; only the last token has to be computed again of what comes from the host."""
+        full = request.known // self.block_size
+        keys = self._keys.extend(request, full)
+        blocks = self._index.match(keys[:most])
+        keys = keys[len(blocks) : full]
+        slots = tier.find(keys)
+        return TieredHits(blocks, keys[: len(slots)], slots) if slots else blocks
 
     def found(self, request: LiveRequest) -> tuple[Sequence[int], int]:
         if not self.caching:
             return (), 0
         most = (request.known - 1) // self.block_size
         keys = self._keys.extend(request, most)[:most]
-        return keys, len(self._index.match(keys))
+        cached = len(self._index.match(keys))
+        return keys, cached if self._tier is None else cached + len(self._tier.find(keys[cached:]))
 
     def idle(self, hits: Hits) -> int:
         return self._ledger.idle(hits)
@@ -209,8 +240,27 @@ class BlockMemory:
         self._ledger.adopt(blocks)
         request.table.extend(blocks)
         request.blocks = request.published = len(blocks)
-        request.hit_tokens = len(blocks) * self.block_size
+        if isinstance(hits, TieredHits):
+            self._load(request, hits)
+        request.hit_tokens = min(request.blocks * self.block_size, request.known - 1)
         request.adopt(request.hit_tokens)
+
+    def _load(self, request: LiveRequest, hits: TieredHits) -> None:
+        """Lease blocks for what is found in the host, and copy it there. It is indexed as if it had been computed."""
+        assert self._tier is not None
+        self._tier.use(hits.keys)  # before room is made: what is evicted for it goes to the host as well
+        blocks = self._ledger.allocate(len(hits.slots))
+        self._in += map(BlockCopy, hits.slots, blocks)
+        request.table.extend(blocks)
+        request.blocks += len(blocks)
+
+    def _keep_evicted(self, evicted: list[Evicted]) -> None:
+        """Copy what goes to the host, before the plan computes."""
+        assert self._tier is not None
+        for key, block in evicted:
+            slot = self._tier.store(key)
+            if slot is not None:
+                self._out.append(BlockCopy(block, slot))
 
     def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
         if not count:
@@ -291,12 +341,20 @@ class BlockMemory:
         request.host_table, request.saved = [], 0
 
     def forget(self) -> int:
-        return self._ledger.forget()
+        return self._ledger.forget() + (0 if self._tier is None else self._tier.forget())
+
+    def distrust(self) -> None:
+        if self._tier is not None:
+            self._tier.forget()
 
     def take_moves(self) -> Moves:
         self.host.settle()
+        if self._tier is not None:
+            self._tier.settle()
         if not (self._out or self._in or self._rebinds):
-            return _NO_MOVES
+            return NO_MOVES
+        if len(self._in) > 1:  # of two copies to one block the request of the first has lost it again
+            self._in = list({copy.target: copy for copy in self._in}.values())
         moves = Moves(tuple(self._out), tuple(self._in), tuple(self._rebinds))
         self._out, self._in, self._rebinds = [], [], []
         return moves
@@ -311,123 +369,11 @@ class BlockMemory:
 
     def check_host(self, tables: Sequence[Sequence[int]]) -> None:
         self.host.check(tables)
+        if self._tier is not None:
+            self._tier.check()
 
 
 def _index(rules: CacheRules, *, blocks: int, block_size: int) -> PrefixIndex:
     if rules.index == "radix":
         return RadixIndex(blocks, eviction=rules.eviction, block_size=block_size)
     return HashIndex(blocks, eviction=rules.eviction) if rules.index == "hash" else NoPrefixIndex()
-
-
-class NamelessBlocks:
-    """What pools have in common whose blocks have no identity: no tables for kernels, no copies to a host pool."""
-
-    __slots__ = ("block_size", "by_member", "host", "pledged")
-
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
-        self.by_member = False
-        self.pledged = 0
-        self.host = HostPool(0)
-
-    def swap_out(self, request: LiveRequest, tokens: int) -> Deferral | None:
-        return Deferral(Defer.HOST_FULL, blocks_for(tokens, self.block_size), 0)
-
-    def swap_in(self, request: LiveRequest) -> None:
-        raise CallerError(f"request {request.id} was never swapped out: there is no host pool")
-
-    def forget_swapped(self, request: LiveRequest) -> None:
-        return None
-
-    def take_moves(self) -> Moves:
-        return _NO_MOVES
-
-    def free_order(self) -> list[int]:
-        return []
-
-    def check_host(self, tables: Sequence[Sequence[int]]) -> None:
-        if any(tables):
-            raise LawError(f"requests say that they have host blocks {list(tables)}, and there is no host pool")
-
-
-class CountedMemory(NamelessBlocks):
-    """Blocks as numbers: enough where nothing is cached and no kernel writes, and O(1) per step for a cohort."""
-
-    __slots__ = ("_fenced", "cached", "free", "total")
-
-    def __init__(self, *, blocks: int, block_size: int) -> None:
-        super().__init__(block_size)
-        self.cached = self._fenced = 0
-        self.total = self.free = blocks
-
-    @property
-    def used(self) -> int:
-        return self.total - self.free
-
-    @property
-    def clean(self) -> int:
-        return self.free
-
-    def match(self, request: LiveRequest) -> list[int]:
-        return []
-
-    def found(self, request: LiveRequest) -> tuple[Sequence[int], int]:
-        return (), 0
-
-    def idle(self, hits: Hits) -> int:
-        return 0
-
-    def adopt(self, request: LiveRequest, hits: Hits) -> None:
-        return None
-
-    def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
-        self.free -= count
-        request.blocks += count
-        if request.pledge:
-            use_pledge(self, request, count)
-        return ()
-
-    def grow_member(self, member: LiveRequest) -> None:
-        self.free -= 1
-
-    def grow_cohort(self, cohort: Cohort, count: int, *, publish: bool) -> None:
-        self.free -= count
-        if cohort.pledged:
-            self.pledged -= count
-
-    def publish(self, request: LiveRequest, tokens: int, *, fence: int | None = None) -> None:
-        return None
-
-    def publish_cohort(self, cohort: Cohort) -> None:
-        return None
-
-    def settle(self, request: LiveRequest) -> None:
-        return None
-
-    def release(self, request: LiveRequest, *, fence: int | None = None) -> int:
-        held = request.blocks
-        if fence is None:
-            self.free += held
-        else:
-            self._fenced += held
-        self.pledged -= request.pledge
-        request.blocks = request.pledge = 0
-        return held
-
-    def lift(self, fence: int) -> None:
-        self.free += self._fenced
-        self._fenced = 0
-
-    def retract(self, request: LiveRequest, tokens: int) -> None:
-        return None
-
-    def shared(self, request: LiveRequest, grant: Grant) -> bool:
-        return False
-
-    def forget(self) -> int:
-        return 0
-
-    def check(self, tables: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
-        held = sum(counts)
-        if self.free + held + self._fenced != self.total:
-            raise LawError(f"free {self.free} + held {held} + fenced {self._fenced} != total {self.total}")

@@ -9,6 +9,7 @@ queue and takes no slot. A lodged one waits for a slot like anybody else, but it
 
 from typing import NamedTuple
 
+from scheduler_core.kv.prefix import TieredHits
 from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.request.spec import RequestSpec
@@ -75,6 +76,8 @@ def reserve(state: InstanceState, request: LiveRequest, tokens: int, *, spoken_f
     """
     memory = state.memory
     hits = memory.match(request)
+    if isinstance(hits, TieredHits):
+        hits = list(hits)  # what lies in the host comes over the link like all the rest
     need = max(0, blocks_for(tokens, memory.block_size) - len(hits))
     if need > memory.free - memory.idle(hits) - memory.pledged - spoken_for:
         return False

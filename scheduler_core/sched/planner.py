@@ -1,12 +1,13 @@
 """Builds one step: serve, preempt, admit, in the order that the policy's shape says."""
 
-from scheduler_core.kv.prefix import Hits
+from scheduler_core.kv.prefix import Hits, TieredHits
 from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.admission import arrange, first_length, start
 from scheduler_core.sched.decisions import Deferral, Publish, Serve
 from scheduler_core.sched.memory import shortage
 from scheduler_core.sched.policy import PolicySet, Watch
+from scheduler_core.sched.quotas import QuotaBook
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.sched.state_view import StateView
 from scheduler_core.sched.stopping import Stop, pause, requeue, stop, take_back, youngest_paused
@@ -23,6 +24,7 @@ _WAITING = Serve.WAITING
 _PREFILLS = Serve.PREFILLS
 _DECODE = Phase.DECODE
 _PRIORITY = Preempt.PRIORITY
+_TENANT_QUOTA = Preempt.TENANT_QUOTA
 _IN_FLIGHT = Stall.IN_FLIGHT
 _BATCH_FULL = Defer.BATCH_FULL
 _NO_BLOCKS = Defer.NO_BLOCKS
@@ -46,6 +48,7 @@ class StepBuilder:
         self._closes = policy.slots is None and not policy.admits_without_budget
         self._by_phase = limits.by_phase
         self._keeps = policy.preemption is not None and policy.preemption.keeps
+        self._book = None if policy.quotas is None else QuotaBook(state, policy.quotas)
         self.grants: dict[int, Grant] = {}
         self.decoders = 0  # members of the cohort served in this step
         self.preempted = False
@@ -63,6 +66,8 @@ class StepBuilder:
         self.grants = {}
         self.decoders, self.preempted, self.deferral = 0, False, None
         self._gave_way.clear()
+        if self._book is not None:
+            self._book.begin()
         self._round()
         while self.state.stopped and not self.grants and not self.decoders and self._revoke():
             self._round()
@@ -105,6 +110,12 @@ class StepBuilder:
             watch.stepped(decoded=any(grant.phase is _DECODE for grant in self.grants.values()))
         elif not self.state.requests:
             watch.idle()
+
+    def check(self) -> None:
+        """`LawError` when a tenant holds more blocks than it may."""
+        wrong = None if self._book is None else self._book.check()
+        if wrong:
+            raise LawError(wrong)
 
     def stalled(self) -> tuple[tuple[int, str], ...]:
         """Resident requests without a grant in this step, with the cause."""
@@ -158,6 +169,8 @@ class StepBuilder:
             blocks = tuple(request.table)
         need = -(-(request.granted + length) // self._block_size) - request.blocks
         if need > 0:
+            if self._book is not None and not self._keep_quota(self._book, request, need):
+                return
             if not self._make_room(request, need):
                 return
             blocks += memory.grow(request, need)
@@ -179,6 +192,20 @@ class StepBuilder:
                 return False
         return True
 
+    def _keep_quota(self, book: QuotaBook, request: LiveRequest, need: int) -> bool:
+        """Stop requests of its own tenant until ``need`` blocks more are within its quota; false if it was one."""
+        tenant = request.spec.tenant
+        while book.exceeds(request, need):
+            own = {r.id: r for r in self.state.running.values() if r.spec.tenant == tenant}
+            picked = self.policy.victim.pick(request, own.values())
+            if picked is None:
+                return False
+            self._preempt(own[picked.id], _TENANT_QUOTA)
+            if picked is request:
+                return False
+        book.grew(request, need)
+        return True
+
     def _preempt(self, victim: LiveRequest, reason: Preempt) -> None:
         revoked = self.grants.pop(victim.id, None)
         if revoked is not None:
@@ -195,6 +222,8 @@ class StepBuilder:
         stop(self.state, self.policy, victim, Stop(reason, self._view.now_ns, revoked))
         self.preempted = True
         self._gave_way.add(victim.id)
+        if self._book is not None:
+            self._book.begin()
 
     def _pause(self, request: LiveRequest, need: int) -> None:
         """``request`` waits with its blocks until others give up theirs."""
@@ -301,7 +330,8 @@ class StepBuilder:
             deferral = self._try_return(request)
             if deferral is not None:
                 self.deferral = (request, deferral)
-                return False
+                if not deferral.skip:
+                    return False
         return True
 
     def _try_return(self, request: LiveRequest) -> Deferral | None:
@@ -312,6 +342,8 @@ class StepBuilder:
             return Deferral(_BATCH_FULL, resident + 1, self._size)
         if request.promised:  # its last step is still in flight
             return Deferral(_PREEMPTED_THIS_STEP, 0, 0)
+        if self._book is not None and (over := self._book.defer(request, self.policy.reserve.tokens(request))):
+            return over
         computed = request.granted or request.saved
         want = request.known - computed
         limits, view = self.policy.limits, self._view
@@ -328,6 +360,8 @@ class StepBuilder:
         if deferral is not None:
             return deferral
         swapped = request.saved > 0
+        if self._book is not None:
+            self._book.admitted()
         take_back(self.state, request, view.now_ns)
         blocks = tuple(request.table) if swapped else ()
         blocks += memory.grow(request, -(-(computed + length) // size) - request.blocks)
@@ -345,6 +379,8 @@ class StepBuilder:
         # Its last step before preemption is still in flight (V-03), or it was stopped for somebody in this very step.
         if head.promised or head.id in self._gave_way:
             return Deferral(_PREEMPTED_THIS_STEP, 0, 0, skip=True)
+        if self._book is not None and (over := self._book.defer(head, self.policy.reserve.tokens(head))):
+            return over
         resident = len(self.state.running) + len(self.state.held)
         if resident >= self._size and not self._vacate(head):
             return Deferral(_BATCH_FULL, resident + 1, self._size)
@@ -352,7 +388,8 @@ class StepBuilder:
         lodged = head.blocks > 0
         hits: Hits = list(head.table) if lodged else memory.match(head)
         found = head.blocks or len(hits)
-        covered = head.granted if lodged else found * size
+        loads = len(hits.slots) if isinstance(hits, TieredHits) else 0  # found in the host: each needs a block here
+        covered = head.granted if lodged else min((found + loads) * size, head.known - 1)
         want = head.known - covered
         limits, view = self.policy.limits, self._view
         most = self._limit(head, want, view)
@@ -368,10 +405,10 @@ class StepBuilder:
         first = max(0, -(-(covered + length) // size) - found)
         if first > free:
             return Deferral(_NO_BLOCKS, first, free)
-        self._start(head, [] if lodged else hits, reserve)
+        self._start(head, [] if lodged else hits, reserve - loads)
         if length:
-            blocks = memory.grow(head, first)
-            self._grant(head, length, (*hits, *blocks) if hits else blocks, first=True)
+            blocks = memory.grow(head, first - loads)
+            self._grant(head, length, tuple(head.table) if hits else blocks, first=True)
         return None
 
     def _vacate(self, head: LiveRequest, short: int = 0) -> bool:
@@ -392,14 +429,16 @@ class StepBuilder:
 
     def _start(self, request: LiveRequest, hits: Hits, reserve: int) -> None:
         state = self.state
+        if self._book is not None:
+            self._book.admitted()
         start(state, request, hits, promised_blocks=reserve if self.policy.reserve.pledges else 0)
         if self.policy.account is not None:
             self.policy.account.admitted(request, state.waiting.tenants())
         if state.keeps_records:
-            resumed = request.preemptions > 0
-            state.records.append(
-                Admitted(self._view.now_ns, request.id, request.epoch, request.hit_tokens, resumed, state.next_step)
-            )
+            resumed, hit = request.preemptions > 0, request.hit_tokens
+            host = hit - len(hits) * self._block_size if isinstance(hits, TieredHits) else 0
+            at = (self._view.now_ns, request.id, request.epoch)
+            state.records.append(Admitted(*at, hit, resumed, state.next_step, host))
 
     # --- both --------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Reversible, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from scheduler_core.kv.rules import CacheRules
+from scheduler_core.kv.rules import CacheRules, Quotas
 from scheduler_core.sched.decisions import Deferral, Passes, Place, Publish, Remedy, Retain
 from scheduler_core.sched.gate import Gate
 from scheduler_core.sched.view import Beginnings, RequestView, View
@@ -229,14 +229,21 @@ class PolicySet:
     predictor: Predictor | None = None
     observers: tuple[Observer, ...] = ()
     gate: Gate | None = None
+    quotas: Quotas | None = None
     displaces: bool = False
     admits_without_budget: bool = False
     admits_after_preemption: bool = False
 
     @property
+    def patient(self) -> bool:
+        """Whether newcomers do not matter while the head of the queue cannot come in, whoever they are."""
+        alike = self.gate is None and self.quotas is None and not self.limits.queue_limit
+        return alike and self.order.first_come
+
+    @property
     def groups_decodes(self) -> bool:
         """Whether running requests may advance together: not where a part has to hear of, or look at, each one."""
-        if self.limits.by_phase:
+        if self.limits.by_phase or self.quotas is not None:
             return False
         told = self.account is not None or self.watch is not None or bool(self.observers)
         looks = self.victim.reads_progress or (self.slots is not None and self.slots.reads_progress)

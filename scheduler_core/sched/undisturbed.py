@@ -46,9 +46,8 @@ def may_be_undisturbed(policy: PolicySet) -> bool:
         for item in fields(policy)
         if item.name not in _KNOWN
     )
-    plain = plain and not policy.cache.host_blocks
     plain = plain and policy.publish is Publish.AT_GRANT and policy.retain is Retain.REQUEST
-    return plain and policy.groups_decodes and not policy.cache.host_blocks
+    return plain and policy.groups_decodes and not policy.cache.copies
 
 
 class Ends(Protocol):
@@ -117,7 +116,7 @@ class Undisturbed:
         self._admission = policy.admission.decide
         self._publishes = policy.prefix_cache
         self._by_member = self._publishes and state.memory.by_member
-        self._patient = policy.order.first_come and not policy.limits.queue_limit
+        self._patient = policy.patient
         self._view = StateView(state, 0, policy.limits.token_budget)
         self.steps = self.planned = 0
         self.pending: tuple[FusedStep, Ns] | None = None

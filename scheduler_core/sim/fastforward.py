@@ -59,7 +59,7 @@ class Player:
         self._planned = self._steps = 0
         self._begun: tuple[FusedStep, Ns] | None = None
         self._timed = policy.starvation_ns is not None or policy.gate is not None
-        self._patient = policy.order.first_come and not policy.limits.queue_limit and policy.gate is None
+        self._patient = policy.patient
         self._queue = max(LEAST_QUEUE, policy.limits.size + 1)
 
     @property

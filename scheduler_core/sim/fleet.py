@@ -259,6 +259,8 @@ def why_step_by_step(spec: PolicySpec) -> str:
         return f"steps overlap (execution.overlap: {full.execution.overlap})"
     if full.pools.layout == "split" and full.order.by in ("longest_prefix", "prefix_tree"):
         return f"what is delivered stands in a line ordered by what is cached (order.by: {full.order.by})"
+    if full.batch.queue_limit and full.order.preempt_threshold is not None and full.order.by == "priority":
+        return f"a full queue gives up its worst request (batch.queue_limit: {full.batch.queue_limit})"
     for name, value in full.pools:
         if value is not None and name not in _ANY and value not in _SOME.get(name, ()):
             return f"pools.{name}: {value}"

@@ -93,6 +93,12 @@ class OrderSection(Spec):
     )
 
 
+class TenantQuota(Spec):
+    """What one tenant may hold of the pool."""
+
+    share: Share = Field(description="Most KV blocks of its requests at once, as a share of the pool.")
+
+
 class CacheSection(Spec):
     """Layer 2, cache: where state lives and for how long."""
 
@@ -116,6 +122,12 @@ class CacheSection(Spec):
         "by estimate. swap and cheapest need host_blocks.",
     )
     host_blocks: int | None = Field(None, ge=0, description="KV blocks of the pool in host memory. 0: there is none.")
+    host_prefix_blocks: int | None = Field(
+        None,
+        ge=0,
+        description="KV blocks in host memory for what the prefix cache evicts, least recently used going first. What "
+        "is found there is copied back, which takes the link's time. 0: evicted content is gone.",
+    )
     watermark: Share | None = Field(
         None, description="Share of the pool kept free when a waiting request is admitted beside running ones."
     )
@@ -124,6 +136,14 @@ class CacheSection(Spec):
         le=10,
         description="Admission by estimate: how much of their output limit requests are assumed to use at first, as a "
         "multiple of 70 %; higher admits less and stops less.",
+    )
+    tenant_quota: Share | None = Field(
+        None,
+        description="Most KV blocks that the requests of one tenant may hold at once, as a share of the pool. Who "
+        "would exceed it waits while others go on; who alone would is refused. Absent: no bound.",
+    )
+    tenant_quotas: dict[Name, TenantQuota] | None = Field(
+        None, max_length=64, description="Tenants with a quota of their own, in place of tenant_quota."
     )
     admit: Literal["first_chunk", "known", "predicted", "limit"] | None = Field(
         None,

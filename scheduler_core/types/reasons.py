@@ -31,6 +31,7 @@ class Defer(StrEnum):
     WAITING_FOR_BATCH = "waiting_for_batch"
     PREEMPTED_THIS_STEP = "preempted_this_step"
     HOST_FULL = "host_full"
+    TENANT_QUOTA = "tenant_quota"
 
 
 class Reject(StrEnum):
@@ -40,6 +41,7 @@ class Reject(StrEnum):
     OVER_MODEL_LENGTH = "over_model_length"
     OVER_STEP_BUDGET = "over_step_budget"
     QUEUE_FULL = "queue_full"
+    OVER_TENANT_QUOTA = "over_tenant_quota"
     ESTIMATED_WAIT = "estimated_wait"
     QUEUED_TOKENS = "queued_tokens"
     KV_SATURATED = "kv_saturated"
@@ -55,6 +57,7 @@ class Preempt(StrEnum):
     OPERATOR = "operator"
     REVOKED = "revoked"
     CACHE_RESET = "cache_reset"
+    TENANT_QUOTA = "tenant_quota"
 
 
 class Stall(StrEnum):

@@ -71,7 +71,10 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A waiting request got blocks; ``resumed`` when it had run before and was preempted."""
+    """A waiting request got blocks; ``resumed`` when it had run before and was preempted.
+
+    Of the ``hit_tokens`` that were found in the cache, the last ``host_tokens`` were copied from host memory.
+    """
 
     kind: ClassVar[str] = "admitted"
     at_ns: Ns
@@ -80,6 +83,7 @@ class Admitted:
     hit_tokens: int
     resumed: bool
     step: int
+    host_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,10 @@ def stepped(spec: Any, place: Site, requests: Sequence[Any], target: Any, outsid
     report = ClusterDriver(
         cluster=cluster,
         requests=requests,
-        executors=[SimulatedExecutor(profile=target, outputs=outputs, noise_seed=seed) for seed in seeds],
+        executors=[
+            SimulatedExecutor(profile=target, outputs=outputs, noise_seed=seed, block_size=spec.cache.block_size or 16)
+            for seed in seeds
+        ],
         sink=sink,
         stop=lambda: False,
         cancels=outside.cancels,
@@ -218,6 +221,27 @@ def test_separated_pools_do_the_same(
     assert fast(spec, place, requests, COSTLY, around, noise) == expected
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    rows=REQUESTS,
+    layout=st.sampled_from(["replicas", "split"]),
+    prefix=st.sampled_from(["hash", "radix"]),
+    slots=st.sampled_from([0, 3, 20]),
+    quota=st.sampled_from([None, 0.6]),
+    scale=SCALES,
+)
+def test_a_host_tier_and_quotas_do_the_same(
+    rows: Any, layout: str, prefix: str, slots: int, quota: float | None, scale: float
+) -> None:
+    pools = {"pools__layout": layout, **({"pools__prefill": ("a",)} if layout == "split" else {})}
+    cache = {"cache__prefix": prefix, "cache__host_prefix_blocks": slots, "cache__tenant_quota": quota}
+    spec = policy_spec("vllm_v1", batch__size=4, batch__token_budget=24, cache__block_size=4, **pools, **cache)
+    place = site({"a": 1, "b": 2} if layout == "split" else {"a": 2}, 14, COSTLY, kv_bytes_per_token=2000)
+    requests = build(rows, scale, turns=True, own_cancel=None)
+    expected = stepped(spec, place, requests, COSTLY, Outside(), None)
+    assert fast(spec, place, requests, COSTLY, Outside(), None) == expected
+
+
 @pytest.mark.parametrize(
     ("settings_", "reason"),
     [
@@ -234,6 +258,11 @@ def test_what_cannot_be_played_from_event_to_event_is_said(settings_: Any, reaso
     assert why_step_by_step(spec) == reason
     with pytest.raises(CallerError, match="step by step"):
         Fleet(spec, site({"a": 1, "b": 1}, 60, COSTLY), [StepCost(COSTLY)] * 2, lambda row, instance: None)
+
+
+def test_a_queue_that_gives_up_its_worst_is_played_step_by_step() -> None:
+    for by, reason in (("priority", "a full queue gives up its worst request (batch.queue_limit: 3)"), ("arrival", "")):
+        assert why_step_by_step(policy_spec("sglang", order__by=by, batch__queue_limit=3)) == reason
 
 
 def test_requests_dealt_out_in_turn_need_no_look_between_arrivals() -> None:

@@ -142,6 +142,23 @@ SPECS = st.one_of(
         st.sampled_from([5, 8, 40]),
     ),
     st.builds(
+        lambda name, quota, own, size, stopped: policy_spec(
+            name,
+            batch__size=size,
+            batch__token_budget=24,
+            cache__block_size=4,
+            cache__tenant_quota=quota,
+            cache__tenant_quotas={"t0": {"share": own}},
+            cache__preemption=stopped[0],
+            cache__host_blocks=stopped[1],
+        ),
+        st.sampled_from(["vllm_v1", "sarathi", "sglang", "vtc", "nano"]),
+        st.sampled_from([0.3, 0.6]),
+        st.sampled_from([0.2, 1]),
+        st.integers(2, 6),
+        STOPPED,
+    ),
+    st.builds(
         lambda order, mixed, chunked, size, threshold, queue, cached: policy_spec(
             "sglang",
             order__by=order,

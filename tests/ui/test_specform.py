@@ -13,7 +13,7 @@ from controlplane.ui.pages.experiments import STARTING
 from controlplane.ui.setting import policy_setting
 from controlplane.ui.specform.building import Setting, build, node_paths
 from controlplane.ui.specform.editing import edit_rows, numbered
-from controlplane.ui.specform.nodes import Choice, Leaf
+from controlplane.ui.specform.nodes import Choice, Items, Leaf
 from controlplane.ui.specform.reading import read
 from controlplane.ui.specform.shapes import label_of
 from scheduler_core.policies.registry import manifests
@@ -159,7 +159,7 @@ def test_a_policy_drawn_and_sent_back_is_the_same(
 @pytest.mark.parametrize("preset", manifests())
 def test_a_policy_form_offers_exactly_what_its_preset_takes(preset: str) -> None:
     tree = build(PolicySpec, {"policy": preset}, [], policy_setting())
-    offered = {node.path for node in node_paths(tree) if isinstance(node, Leaf | Choice)} - {"policy"}
+    offered = {node.path for node in node_paths(tree) if isinstance(node, Leaf | Choice | Items)} - {"policy"}
     assert offered == set(manifests()[preset].settable)
 
 

@@ -32,4 +32,6 @@ class ClientRequests(Requests):
     def _sizes(self) -> dict[str, Column]:
         """Tokens found in the cache, where the answer said so."""
         unsaid = (Absence.NOT_MEASURED, self.rows["hit_tokens"] == MISSING)
-        return {name: Column(column.values, "tokens", (unsaid,)) for name, column in super()._sizes().items()}
+        sizes = {name: Column(column.values, "tokens", (unsaid,)) for name, column in super()._sizes().items()}
+        always = np.ones(len(self), dtype=bool)  # in which tier it lay, no server says
+        return {**sizes, "host_hit_tokens": Column(np.zeros(len(self)), "tokens", ((Absence.NOT_MEASURED, always),))}
