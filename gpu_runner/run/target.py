@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scheduler_core.cluster.build import Site
-from scheduler_core.drive.ports import Executor
+from scheduler_core.drive.ports import ClusterExecutor, Executor
 from scheduler_core.policies.presets import Capacity, dual_batch_of, overlap_of
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.executor import SimulatedExecutor, TrueOutputs
@@ -26,7 +26,7 @@ class ModelledCluster:
     """Several modelled instances: what they are, an executor for each, by index, and the devices of one by group."""
 
     site: Site
-    executors: Sequence[Executor]
+    executors: Sequence[ClusterExecutor]
     devices: Mapping[str, int]
 
 
@@ -151,7 +151,7 @@ def _open_cluster(job: RunJob, spec: ModelledTarget, topology: Topology, policy:
     """Instances of each group on the group's profile; their noise is independent, what they know of answers shared."""
     assert job.profile is not None  # checked by the caller
     outputs = TrueOutputs()
-    executors: list[Executor] = []
+    executors: list[ClusterExecutor] = []
     costs: list[StepCost] = []
     capacities: dict[str, Capacity] = {}
     devices: dict[str, int] = {}
@@ -179,4 +179,5 @@ def _open_cluster(job: RunJob, spec: ModelledTarget, topology: Topology, policy:
     def decode_ns(index: int, requests: int, tokens: int) -> Ns:
         return costs[index].decode_ns(requests, tokens, 0)
 
-    return ModelledCluster(Site(topology, capacities, prefill_ns, job.noise_seed, decode_ns), executors, devices)
+    site = Site(topology, capacities, prefill_ns, job.noise_seed, decode_ns, job.events)
+    return ModelledCluster(site, executors, devices)

@@ -8,6 +8,7 @@ from scheduler_core.cluster.handoff import Handoffs, Ways
 from scheduler_core.cluster.links import Links
 from scheduler_core.cluster.load import Load
 from scheduler_core.cluster.migration import Ground, MigrationRules, Migrations, Pick
+from scheduler_core.cluster.outages import Outage, Outages
 from scheduler_core.cluster.prefixes import PrefixIndex
 from scheduler_core.cluster.refusal import Pace, Refusal
 from scheduler_core.cluster.router import (
@@ -28,6 +29,7 @@ from scheduler_core.cluster.scaling import ScaleRules
 from scheduler_core.policies.presets import Capacity, build_instance
 from scheduler_core.policies.resolving import resolve
 from scheduler_core.sched.instance import Instance
+from scheduler_core.spec.events import EventsSpec
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.pools import PoolsSection
 from scheduler_core.spec.topology import Topology
@@ -38,7 +40,8 @@ from scheduler_core.types.time import NS_PER_US, ns_from_ms, ns_from_s
 class Site:
     """What a cluster is built on: its groups, what each group's instances offer, how fast they prefill and decode.
 
-    ``fault_seed`` draws which transfers break off or come late. Without a ``pace`` nothing is decided by it.
+    ``fault_seed`` draws which transfers break off or come late. Without a ``pace`` nothing is decided by it. In its
+    ``events`` instances die or are drained.
     """
 
     topology: Topology
@@ -46,6 +49,7 @@ class Site:
     estimate: Estimate
     fault_seed: int = 0
     pace: Pace | None = None
+    events: EventsSpec | None = None
 
 
 Seats = Callable[[PolicySpec, Capacity], tuple[Instance, Load]]
@@ -85,6 +89,8 @@ def build_cluster(spec: PolicySpec, site: Site, seats: Seats = _seat) -> Cluster
         migrations=_migrations(full.pools, Ground(*_ground(members, links)), site),
         refusal=_refusal(full.pools, site, entries or decoders, decoders if entries else ()),
         scaling=None if entries else _scaling(full.pools, site),
+        outages=_outages(full.pools, site),
+        takes_over=full.pools.on_death != "fail",
     )
     return Cluster(members, router, entries=entries, means=means, look_every_ns=look_every_ns)
 
@@ -106,6 +112,26 @@ def _migrations(pools: PoolsSection, ground: Ground, site: Site) -> Migrations |
         kv_bytes_per_token=site.topology.kv_bytes_per_token,
     )
     return Migrations(ground, rules, _faults(site))
+
+
+def _outages(pools: PoolsSection, site: Site) -> Outages | None:
+    asked = () if site.events is None else site.events.outages
+    if not asked:
+        return None
+    first, seen = {}, 0
+    for group, described in site.topology.groups.items():
+        first[group], seen = seen, seen + described.count
+    cold_s = site.topology.cold_start.total_s
+    outages = [
+        Outage(
+            first[item.group] + item.number,
+            ns_from_s(item.at_s),
+            drains=item.kind == "drain",
+            back_ns=None if item.back_after_s is None else ns_from_s(item.at_s + item.back_after_s + cold_s),
+        )
+        for item in asked
+    ]
+    return Outages(outages, ns_from_ms(1000 if pools.notice_ms is None else pools.notice_ms))
 
 
 def _refusal(pools: PoolsSection, site: Site, entries: Sequence[int], decoders: Sequence[int]) -> Refusal | None:

@@ -8,12 +8,16 @@ from scheduler_core.cluster.handoff import Handoffs
 from scheduler_core.cluster.links import Links
 from scheduler_core.cluster.load import Load, Observer
 from scheduler_core.cluster.migration import Migrations
+from scheduler_core.cluster.outages import BACK, DIED, NOTICED, Outages
 from scheduler_core.cluster.refusal import Refusal
 from scheduler_core.cluster.router import Choice, RoundRobin, Router
+from scheduler_core.cluster.rules import Fallback
 from scheduler_core.cluster.scaling import Scaler, ScaleRules
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
+from scheduler_core.sched.moving import Leaving
 from scheduler_core.sched.plan import Completed, Ended, Planned
+from scheduler_core.types.cluster_records import Lost, Routed
 from scheduler_core.types.errors import CallerError, LawError
 from scheduler_core.types.reasons import Outcome, Reject
 from scheduler_core.types.records import Record
@@ -57,7 +61,8 @@ class Means:
 
     With ``handoffs`` requests leave the entries once their prompt is computed, with ``migrations`` while they decode,
     both over ``links``. ``refusal`` may refuse a request before it is let in. With ``scaling`` only instances that are
-    on get requests.
+    on get requests. In ``outages`` instances die or are drained; with ``takes_over`` others go on with the requests of
+    a dead one, else those fail.
     """
 
     links: Links | None = None
@@ -65,6 +70,8 @@ class Means:
     migrations: Migrations | None = None
     refusal: Refusal | None = None
     scaling: ScaleRules | None = None
+    outages: Outages | None = None
+    takes_over: bool = True
 
 
 _ROUTING_ONLY = Means()
@@ -90,17 +97,18 @@ class Cluster:
         self.members = tuple(members)
         self._router = router
         self._links, self._handoffs, self._migrations = means.links, means.handoffs, means.migrations
-        self._refusal = means.refusal
+        self._refusal, self._outages, self._takes_over = means.refusal, means.outages, means.takes_over
+        self._fallen: list[int] = []
         self._loads = tuple(member.load for member in members)
         self._observer = Observer(self._loads, look_every_ns)
-        self._entries = tuple(entries) or tuple(range(len(members)))
+        self._all_entries = self._entries = tuple(entries) or tuple(range(len(members)))
         self._hands_over = frozenset(entries) if self._handoffs is not None else frozenset()
         self._decoders = tuple(index for index in range(len(members)) if index not in self._hands_over)
         self._scaler = None if means.scaling is None else Scaler(self._loads, means.scaling)
-        if self._scaler is not None:
-            self._entries = self._scaler.on()
+        self._open_doors()
         self._live: dict[int, _Resident] = {}
         self._pending = Effects()
+        self._lost: list[Record] = []
         self._now: Ns = 0
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -114,6 +122,9 @@ class Cluster:
         if spec.id in self._live:
             raise CallerError(f"request {spec.id} is live already")
         loads = self._observer.look(now_ns)
+        if not self._entries:
+            nobody = Ended(spec.id, Outcome.FAILED, "route", "no_instance", 0)
+            return Placement(Choice(self._all_entries[0]), nobody)
         choice = self._router.pick(spec, self._entries, loads)
         instance, displaced = self.members[choice.instance].instance, None
         refused = None if self._refusal is None else self._refusal.of(spec, choice.instance, loads)
@@ -214,10 +225,15 @@ class Cluster:
         self._now = now_ns
         if self._scaler is not None:
             self._scaler.advance(now_ns)
-            self._entries = self._scaler.on()
+        happened = [] if self._outages is None else self._outages.take(now_ns)
+        if happened or self._scaler is not None:
+            self._open_doors()
+        for member, what in happened:
+            self._outage(member, what, now_ns)
         if self._migrations is not None and self._live:
-            stay = self._decoders if self._scaler is None else self._scaler.on()
-            self._migrations.look(now_ns, stay, self._decoders if self._scaler is None else self._scaler.serving())
+            serving = self._decoders if self._scaler is None else self._scaler.serving()
+            staying = self._decoders if self._scaler is None else self._scaler.on()
+            self._migrations.look(now_ns, self._known(staying), self._alive(serving))
 
     def abort(self, request: int, *, outcome: Outcome = Outcome.CANCELLED, reason: str = "cancelled") -> Ended | None:
         """End a request wherever it is; None when it is over already or never came."""
@@ -230,10 +246,94 @@ class Cluster:
         self._leave(request, self._now)
         return ended
 
+    def take_fallen(self) -> list[int]:
+        """Members that died since the last call: a step of theirs that was under way is lost."""
+        fallen, self._fallen = self._fallen, []
+        return fallen
+
     def close_arrivals(self) -> None:
         """No request will arrive any more."""
         for member in self.members:
             member.instance.close_arrivals()
+
+    # --- outages -----------------------------------------------------------------------------------------------
+
+    def _open_doors(self) -> None:
+        """Who may take new requests, and who decodes, by power and by outages that are known."""
+        self._entries = self._known(self._all_entries if self._scaler is None else self._scaler.on())
+        if self._handoffs is not None:
+            self._handoffs.decoders = self._known(self._decoders)
+
+    def _known(self, members: Sequence[int]) -> tuple[int, ...]:
+        """``members`` without those known to be out."""
+        out = set() if self._outages is None else self._outages.out
+        return tuple(member for member in members if member not in out)
+
+    def _alive(self, members: Sequence[int]) -> tuple[int, ...]:
+        """``members`` that can be reached: those that drain among them, those known to be dead not."""
+        gone = set() if self._outages is None else self._outages.out & self._outages.dead
+        return tuple(member for member in members if member not in gone)
+
+    def _outage(self, member: int, what: str, now_ns: Ns) -> None:
+        movers = [moving for moving in (self._handoffs, self._migrations) if moving is not None]
+        if what == DIED:
+            self._fallen.append(member)
+            for moving in movers:
+                moving.silence(member, now_ns)
+        elif what == BACK:
+            for moving in movers:
+                moving.back(member)
+        elif what == NOTICED:
+            if self._migrations is not None:
+                self._migrations.lost(member, now_ns, self._pending)
+            if self._handoffs is not None:
+                self._handoffs.lost(member, now_ns)
+            self._bury(member, now_ns)
+
+    def _bury(self, member: int, now_ns: Ns) -> None:
+        """Others take over the requests of a dead member, from their first token on without any KV; or they fail."""
+        instance = self.members[member].instance
+        left = {r: instance.leaving(r) for r, resident in self._live.items() if resident.member == member}
+        reached = {r: self._reached(r, instance) for r in left}
+        withheld = {r for r in left if self._handoffs is not None and self._handoffs.withholds(r)}
+        for request in left:
+            self._forget(request, now_ns)
+        instance.crash()
+        for request, leaving in left.items():
+            resident, token_lost = self._live[request], request in withheld
+            self._lost.append(Lost(now_ns, request, member, leaving.computed, token_lost))
+            self._count(resident, -1)
+            resident.emitted -= token_lost
+            anew = leaving._replace(known=leaving.known - token_lost, computed=reached[request])
+            ended = self._take_over(resident, anew, now_ns)
+            self._count(resident, 1)
+            if ended is not None:
+                self._pending.ended.append((member, ended))
+
+    def _reached(self, request: int, instance: Instance) -> int:
+        """Position up to which a request was ever computed: all of its prompt where it was handed over already."""
+        handed_over = self._handoffs is not None and not self._handoffs.open(request)
+        return max(instance.reached(request), self._live[request].spec.prompt_tokens if handed_over else 0)
+
+    def _take_over(self, resident: _Resident, left: Leaving, now_ns: Ns) -> Ended | None:
+        """Find another member for a request of a dead one; why it ends instead, or None."""
+        spec, target = resident.spec, None
+        if self._takes_over and resident.emitted and self._handoffs is not None:
+            target = self._handoffs.choose()
+        if self._takes_over and target is None and self._entries:
+            target = self._router.pick(spec, self._entries, self._observer.look(now_ns)).instance
+        if target is None:
+            return Ended(spec.id, Outcome.FAILED, "instance", Fallback.INSTANCE_DIED.value, resident.emitted)
+        ended = self.members[target].instance.resume(left, now_ns)
+        if ended is not None:
+            return ended._replace(output_tokens=resident.emitted)
+        resident.member = target
+        self._lost.append(Routed(now_ns, spec.id, target))
+        self._pending.resumed.append((spec.id, resident.emitted))
+        self._pending.touched.add(target)
+        if target in self._hands_over and self._handoffs is not None and not resident.emitted:
+            self._handoffs.arrived(spec, target, now_ns)
+        return None
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -244,6 +344,7 @@ class Cluster:
             None if self._handoffs is None else self._handoffs.next_ns(),
             None if self._migrations is None or not self._live else self._migrations.next_ns(),
             None if self._scaler is None or not self._live else self._scaler.next_ns(),
+            None if self._outages is None or not self._live else self._outages.next_ns(),
         ]
         return min((at for at in times if at is not None), default=None)
 
@@ -253,11 +354,18 @@ class Cluster:
         if self._scaler is not None:
             records += self._scaler.records
             self._scaler.records = []
+        if self._outages is not None:
+            records += self._outages.records + self._lost
+            self._outages.records, self._lost = [], []
         for moving in (self._handoffs, self._migrations):
             if moving is not None:
                 records += moving.records
                 moving.records = []
         return records
+
+    def serves(self, member: int) -> bool:
+        """Whether a member is not dead."""
+        return self._outages is None or member not in self._outages.dead
 
     def started(self, request: int) -> bool:
         """Whether a request was ever admitted where it is; true when it is not live (any more)."""
@@ -307,6 +415,9 @@ class Cluster:
 
     def _leave(self, request: int, now_ns: Ns) -> None:
         self._count(self._live.pop(request), -1)
+        self._forget(request, now_ns)
+
+    def _forget(self, request: int, now_ns: Ns) -> None:
         if self._handoffs is not None:
             self._handoffs.forget(request, now_ns)
         if self._migrations is not None:

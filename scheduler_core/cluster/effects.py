@@ -7,8 +7,12 @@ from scheduler_core.sched.plan import Ended
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Pairs (request, member it moved to) and (member, request that ended), and members that can be planned anew."""
+    """Pairs (request, member it moved to) and (member, request that ended), and members that can be planned anew.
+
+    ``resumed`` are (request, tokens its caller got) of requests that another instance took over from a dead one.
+    """
 
     moved: list[tuple[int, int]] = field(default_factory=list)
     ended: list[tuple[int, Ended]] = field(default_factory=list)
+    resumed: list[tuple[int, int]] = field(default_factory=list)
     touched: set[int] = field(default_factory=set)

@@ -84,6 +84,8 @@ class Handoffs:
         self._late: list[Transfer] = []
         self._held: dict[int, RequestSpec] = {}
         self._roomier: set[int] = set()
+        self._silent: set[int] = set()
+        self.decoders: Sequence[int] = ways.decoders
         self.records: list[Record] = []
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -105,7 +107,9 @@ class Handoffs:
     def _keep_place(self, transfer: Transfer, spec: RequestSpec, now_ns: Ns) -> bool:
         """Room for the KV of a prompt that is not computed yet; true also where it will never fit and must stay."""
         answers = self._rules.first_token is not Emitter.DECODE
-        destination = self._choose()
+        destination = self.choose()
+        if destination is None:
+            return True
         leaving = Leaving(spec, spec.prompt_tokens + answers, spec.prompt_tokens, 1)
         reserved = self._room(leaving, destination, now_ns)
         if isinstance(reserved, Reserved):
@@ -148,7 +152,10 @@ class Handoffs:
         return ended._replace(output_tokens=ended.output_tokens - 1) if withheld else ended
 
     def settle(self, now_ns: Ns, landed: Sequence[object], effects: Effects) -> None:
-        """Finish what has ``landed`` and decide about who waits, in order, up to the first that must go on waiting."""
+        """Finish what has ``landed`` and decide about who waits, in order, up to the first that must go on waiting.
+
+        Behind that one only those go on that have a place already: they take nothing away from it.
+        """
         effects.touched.update(self._roomier)
         self._roomier = set()
         for flow in landed:
@@ -157,9 +164,11 @@ class Handoffs:
         for transfer in [item for item in self._late if (item.reported_ns or 0) <= now_ns]:
             self._late.remove(transfer)
             self._finish(transfer, now_ns, effects)
+        blocked = False
         for transfer in list(self._waiting.values()):
-            if not self._dispose(transfer, now_ns, effects):
-                break
+            if transfer.source in self._silent or (blocked and transfer.reserved is None):
+                continue
+            blocked |= not self._dispose(transfer, now_ns, effects)
         for spec in list(self._held.values()):
             transfer = self._open[spec.id]
             if not self._keep_place(transfer, spec, now_ns):
@@ -187,7 +196,8 @@ class Handoffs:
         times = [transfer.reported_ns for transfer in self._late]
         patience = self._rules.patience_ns
         if patience is not None:
-            times += [t.ready_ns + patience for t in list(self._waiting.values())[:1] if t.ready_ns is not None]
+            heard = [transfer for transfer in self._waiting.values() if transfer.source not in self._silent]
+            times += [t.ready_ns + patience for t in heard[:1] if t.ready_ns is not None]
         return min((at for at in times if at is not None), default=None)
 
     def reserved_at(self, member: int) -> set[int]:
@@ -200,9 +210,12 @@ class Handoffs:
         """Do something about a waiting request; false if it must go on waiting."""
         assert transfer.left is not None
         if transfer.reserved is None:
-            transfer.destination = self._choose()
+            chosen = self.choose()
+            transfer.destination = transfer.source if chosen is None else chosen
         transfer_ns, recompute_ns = self._predict(transfer)
         action, reason = self._wanted(transfer_ns, recompute_ns)
+        if transfer.destination == transfer.source:  # nobody is left to decode
+            action, reason = Action.STAY, Fallback.NO_ROOM
         if action is Action.TRANSFER and transfer.reserved is None:
             reserved = self._place(transfer.left, transfer.destination, now_ns)
             if reserved is None:
@@ -217,7 +230,9 @@ class Handoffs:
         self._decided(transfer, action, reason, (transfer_ns, recompute_ns), now_ns)
         if action is Action.TRANSFER:
             self._send(transfer, transfer.left.computed, now_ns)
-            if not transfer.under_way:  # everything was sent chunk by chunk, or is cached there
+            if self._unheard(transfer):
+                transfer.under_way += 1  # it will never be reported; `lost` puts an end to it
+            elif not transfer.under_way:  # everything was sent chunk by chunk, or is cached there
                 self._finish(transfer, now_ns, effects)
         else:
             self._without_transfer(transfer, action, now_ns, effects)
@@ -233,7 +248,7 @@ class Handoffs:
         while (found := self._room(left, destination, now_ns)) is None:
             coming = [t for t in self._open.values() if t.reserved is not None and t.destination == destination]
             unready = [t for t in coming if t.ready_ns is None]
-            if not unready or len(coming) < len(instance.open_requests()):
+            if not unready or instance.serves_anybody():
                 return None
             self._give_up(unready[-1], now_ns)
         return found
@@ -296,6 +311,8 @@ class Handoffs:
             return
         transfer.sent = tokens
         transfer.under_way += 1
+        if self._unheard(transfer):
+            return
         link = self._ways.links.between(transfer.source, transfer.destination)
         link.start(Piece(transfer, size, now_ns), size, now_ns)
 
@@ -350,17 +367,62 @@ class Handoffs:
         """Drop a reservation and what is on the link for it; the instance that has room again."""
         if transfer.reserved is None:
             return None
-        self._ways.links.between(transfer.source, transfer.destination).stop_where(
-            lambda flow: isinstance(flow, Piece) and flow.transfer is transfer, now_ns
-        )
+        self._stop_link(transfer, now_ns)
         self._ways.instances[transfer.destination].depart(transfer.request)
         transfer.reserved, transfer.sent, transfer.under_way = None, 0, 0
         return transfer.destination
 
+    # --- deaths ------------------------------------------------------------------------------------------------
+
+    def silence(self, member: int, now_ns: Ns) -> None:
+        """``member`` died: nothing it sends or was sent will be reported any more, which nobody knows yet."""
+        self._silent.add(member)
+        for transfer in self._open.values():
+            if member in (transfer.source, transfer.destination) and transfer.reserved is not None:
+                self._stop_link(transfer, now_ns)
+        self._late = [transfer for transfer in self._late if not self._unheard(transfer)]
+
+    def lost(self, member: int, now_ns: Ns) -> None:
+        """It is known that ``member`` died: what was on its way there needs another place. Sources have the KV."""
+        for transfer in self._open.values():
+            if transfer.destination != member or transfer.source == member or transfer.reserved is None:
+                continue
+            self._give_up(transfer, now_ns)
+            if transfer.ready_ns is not None and transfer.request not in self._waiting:
+                transfer.attempt += 1
+                self.records.append(
+                    TransferFailed(now_ns, transfer.request, transfer.source, member, Fallback.INSTANCE_DIED.value)
+                )
+                self._waiting[transfer.request] = transfer
+
+    def back(self, member: int) -> None:
+        """``member`` can be heard again."""
+        self._silent.discard(member)
+
+    def open(self, request: int) -> bool:
+        """Whether a request is still to be handed over."""
+        return request in self._open
+
+    def withholds(self, request: int) -> bool:
+        """Whether a request has a first token that was computed, but not emitted."""
+        transfer = self._open.get(request)
+        return transfer is not None and transfer.withheld
+
+    def _unheard(self, transfer: Transfer) -> bool:
+        return transfer.source in self._silent or transfer.destination in self._silent
+
+    def _stop_link(self, transfer: Transfer, now_ns: Ns) -> None:
+        self._ways.links.between(transfer.source, transfer.destination).stop_where(
+            lambda flow: isinstance(flow, Piece) and flow.transfer is transfer, now_ns
+        )
+
     # --- choices -----------------------------------------------------------------------------------------------
 
-    def _choose(self) -> int:
-        """The decoding instance with the least KV in its pool or on its way there, relative to its size (SW-02)."""
+    def choose(self) -> int | None:
+        """The decoding instance with the least KV in its pool or on its way there, relative to its size (SW-02).
+
+        None when there is none.
+        """
         loads, instances = self._ways.loads, self._ways.instances
 
         def fullness(index: int) -> tuple[int, int]:
@@ -368,7 +430,7 @@ class Handoffs:
             tokens = loads[index].kv_tokens + self._promised(index)
             return tokens * 1_000_000 // (limits.kv_blocks * limits.block_size), index
 
-        return min(self._ways.decoders, key=fullness)
+        return min(self.decoders, key=fullness, default=None)
 
     def _promised(self, index: int) -> int:
         return sum(

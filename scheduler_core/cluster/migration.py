@@ -93,6 +93,7 @@ class Migrations:
     faults: Faults
     records: list[Record] = field(default_factory=list)
     _moves: dict[int, Move] = field(default_factory=dict)
+    _silent: set[int] = field(default_factory=set)
     _look_ns: Ns = 0
     _count: int = 0
 
@@ -120,16 +121,35 @@ class Migrations:
             if isinstance(flow, Copy) and self._moves.get(flow.move.request) is flow.move:
                 self._copied(flow, now_ns, effects)
         for move in list(self._moves.values()):
+            if self._unheard(move):
+                continue
             if move.left is None and not self._runs(move):
                 self._drop(move, "preempted", now_ns, effects)
             elif move.stopping and not move.on_link and move.left is None:
                 self._stop(move, now_ns, effects)
 
     def forget(self, request: int, now_ns: Ns, effects: Effects) -> None:
-        """A request is over, wherever its migration is."""
+        """A request is over, or lost with its source, wherever its migration is."""
         move = self._moves.get(request)
         if move is not None:
             self._drop(move, "ended", now_ns, effects)
+
+    def silence(self, member: int, now_ns: Ns) -> None:
+        """``member`` died: copies from or to it stop, which nobody knows yet."""
+        self._silent.add(member)
+        for move in self._moves.values():
+            if self._unheard(move):
+                self._stop_link(move, now_ns)
+
+    def lost(self, member: int, now_ns: Ns, effects: Effects) -> None:
+        """It is known that ``member`` died: who was on the way there runs on at its source."""
+        for move in list(self._moves.values()):
+            if move.destination == member:
+                self._drop(move, "instance_died", now_ns, effects)
+
+    def back(self, member: int) -> None:
+        """``member`` can be heard again."""
+        self._silent.discard(member)
 
     def next_ns(self) -> Ns:
         """When `look` is due."""
@@ -224,9 +244,7 @@ class Migrations:
     def _drop(self, move: Move, reason: str, now_ns: Ns, effects: Effects) -> None:
         """Give the place up; a request that had stopped goes on where it was."""
         del self._moves[move.request]
-        self.ground.links.between(move.source, move.destination).stop_where(
-            lambda flow: isinstance(flow, Copy) and flow.move is move, now_ns
-        )
+        self._stop_link(move, now_ns)
         self.ground.instances[move.destination].depart(move.request)
         effects.touched.add(move.destination)
         self._say(move, "dropped", now_ns, reason)
@@ -235,6 +253,14 @@ class Migrations:
             effects.touched.add(move.source)
             left = move.left
             self.records.append(Landed(now_ns, move.request, move.source, left.epoch - 1, left.computed, stayed=True))
+
+    def _unheard(self, move: Move) -> bool:
+        return move.source in self._silent or move.destination in self._silent
+
+    def _stop_link(self, move: Move, now_ns: Ns) -> None:
+        self.ground.links.between(move.source, move.destination).stop_where(
+            lambda flow: isinstance(flow, Copy) and flow.move is move, now_ns
+        )
 
     # --- choices -----------------------------------------------------------------------------------------------
 

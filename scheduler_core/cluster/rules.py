@@ -47,6 +47,7 @@ class Fallback(StrEnum):
     OVER_BUDGET = "over_budget"
     BROKEN_OFF = "broken_off"
     NEVER_FITS = "never_fits"
+    INSTANCE_DIED = "instance_died"
 
 
 @dataclass(frozen=True, slots=True)

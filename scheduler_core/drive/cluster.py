@@ -8,7 +8,7 @@ from scheduler_core.cluster.cluster import Cluster
 from scheduler_core.drive.agenda import Agenda
 from scheduler_core.drive.cuts import ARRIVE, CacheResetAt, Due, cut, reset
 from scheduler_core.drive.driver import DriveReport
-from scheduler_core.drive.ports import Executor, Sink, Stop
+from scheduler_core.drive.ports import ClusterExecutor, Sink, Stop
 from scheduler_core.drive.writing import arrived_record, finished_record, step_record
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.plan import Ended, Planned
@@ -26,7 +26,7 @@ from scheduler_core.types.time import Ns
 class _Lane:
     """One instance in the loop. ``running`` is its step under way, ``wakes_ns`` when it asked to be planned again."""
 
-    executor: Executor
+    executor: ClusterExecutor
     running: tuple[Planned, StepResult] | None = None
     wakes_ns: Ns | None = None
 
@@ -42,7 +42,7 @@ class ClusterDriver:
 
     cluster: Cluster
     requests: Sequence[PlannedRequest]
-    executors: Sequence[Executor]
+    executors: Sequence[ClusterExecutor]
     sink: Sink
     stop: Stop
     on_progress: Callable[[int, int], None] | None = None
@@ -84,11 +84,12 @@ class ClusterDriver:
                 raise ExecutorError(f"{total - self._ended} requests are open, but nothing is due any more")
             self._now = max(self._now, at)
             self.cluster.advance(self._now)
+            self._lose_steps()
             self._write_decisions()
             touched = self._deliver() | self._complete_due() | self._settle()
             touched |= self._deliver()  # an end may let another turn begin
             for number in sorted(touched):
-                if self._lanes[number].running is None:
+                if self._lanes[number].running is None and self.cluster.serves(number):
                     self._plan(number)
         return self._end(complete=True, reason="every request ended")
 
@@ -165,10 +166,19 @@ class ClusterDriver:
         if self._steps % self.law_interval == 0:
             self._check()
 
+    def _lose_steps(self) -> None:
+        """Steps of instances that died never come back."""
+        for number in self.cluster.take_fallen():
+            if self._lanes[number].running is not None:
+                self._lanes[number].running = None
+                self._running -= 1
+
     def _settle(self) -> set[int]:
-        """Let handoffs go on; the members concerned."""
+        """Let requests on their way go on; the members concerned."""
         effects = self.cluster.settle(self._now)
         self._write_decisions()
+        for request, emitted in effects.resumed:
+            self.executors[0].resume(request, emitted)
         for number, ended in effects.ended:
             self._write_ended(number, ended)
         return effects.touched

@@ -34,6 +34,13 @@ class Executor(Protocol):
         """Forget a request that has ended."""
 
 
+class ClusterExecutor(Executor, Protocol):
+    """One of several executors that share what they know of answers: one goes on elsewhere where it was left."""
+
+    def resume(self, request: int, emitted: int) -> None:
+        """A request goes on after ``emitted`` tokens, whatever a step that was lost had made of it."""
+
+
 class Sink(Protocol):
     """Receives evidence records in order; must not call back into the driver."""
 

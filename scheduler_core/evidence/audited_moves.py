@@ -5,11 +5,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest
-from scheduler_core.types.cluster_records import Emitted, Handoff, Held, Landed, Migration, Parked, Revoked, Routed
+from scheduler_core.types.cluster_records import (
+    Emitted,
+    Handoff,
+    Held,
+    Landed,
+    Lost,
+    Migration,
+    Parked,
+    Revoked,
+    Routed,
+)
 from scheduler_core.types.time import Ns
 
-MOVES = (Routed, Held, Parked, Emitted, Handoff, Landed, Migration, Revoked)
-Move = Routed | Held | Parked | Emitted | Handoff | Landed | Migration | Revoked
+MOVES = (Routed, Held, Parked, Emitted, Handoff, Landed, Migration, Revoked, Lost)
+Move = Routed | Held | Parked | Emitted | Handoff | Landed | Migration | Revoked | Lost
 
 # Stages of a migration -> what may come next.
 _AFTER = {
@@ -55,6 +65,8 @@ class MovesAudit:
             self._landed(record)
         elif isinstance(record, Migration):
             self._migration(record)
+        elif isinstance(record, Lost):
+            self._lost(record)
         else:
             self._revoked(record)
 
@@ -89,6 +101,7 @@ class MovesAudit:
             self.check("sampled at the end", request.token_lost and not request.emitted, where, "{} tokens are out",
                         request.emitted)  # fmt: skip
             request.token_lost = False
+        request.preempted += 1
 
     def _emitted(self, record: Emitted) -> None:
         request, where = self.open.get(record.request), f"emitted for request {record.request}"
@@ -134,3 +147,16 @@ class MovesAudit:
         self.check("resident once", held, f"revoked request {record.request}", "had no delivered KV")
         if request is not None:
             request.landed, request.recomputes = None, True
+
+    def _lost(self, record: Lost) -> None:
+        """The instance that a request is in died: the request holds nothing any more, and may go elsewhere."""
+        request, where = self.open.get(record.request), f"lost request {record.request}"
+        there = request is not None and request.instance == record.instance
+        self.check("resident once", there, where, "was not in instance {}", record.instance)
+        if request is None:
+            return
+        self.instances[request.instance].resident.discard(record.request)
+        request.resident, request.held, request.landed, request.paused = False, False, None, None
+        request.recomputes, request.next_start, request.migrating = True, None, ""
+        request.token_lost = False
+        request.preempted += 1  # what it computes again, it computes again for that

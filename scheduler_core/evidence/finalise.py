@@ -128,6 +128,7 @@ class _Folding:
             device_bytes=None if held == MISSING else held,
             handoffs=self.fold.handoffs,
             power=self.fold.power,
+            outages=self.fold.outages,
             alone=self.alone,
         )
 

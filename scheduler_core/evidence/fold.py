@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from scheduler_core.evidence.columns import MISSING, Codes, IntColumns, Ints
 from scheduler_core.evidence.handoffs import HandoffTotals
-from scheduler_core.evidence.instances import Idleness, PowerTotals
+from scheduler_core.evidence.instances import Idleness, OutageTotals, PowerTotals
 from scheduler_core.evidence.spread import SPREAD_INTS, spread_row
 from scheduler_core.evidence.sweep import REQUEUE, SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
@@ -16,7 +16,9 @@ from scheduler_core.types.cluster_records import (
     Handoff,
     Held,
     Landed,
+    Lost,
     Migration,
+    OutageStage,
     Parked,
     Revoked,
     Routed,
@@ -162,6 +164,7 @@ class RunFold:
         self._open: dict[int, Timeline] = {}
         self.handoffs = HandoffTotals()
         self.power = PowerTotals()
+        self.outages = OutageTotals()
         self._instances: defaultdict[int, Idleness] = defaultdict(Idleness)
         self._available: dict[int, Ns] = {}
         self._takers: dict[type[Any], Any] = {
@@ -183,6 +186,8 @@ class RunFold:
             Landed: self._landed,
             Migration: self._migration,
             Revoked: self._revoked,
+            OutageStage: self.outages.take,
+            Lost: self._lost,
             Scaled: self.power.take,
             Paused: self._paused,
             Resumed: lambda record: None,  # the wait ends with the step in which it runs again
@@ -327,6 +332,14 @@ class RunFold:
             line.wait_for(REQUEUE, record.at_ns, self.loads)
             line.preemptions += 1
 
+    def _lost(self, record: Lost) -> None:
+        self.outages.take_lost(record)
+        self.handoffs.forget(record.request)
+        line = self._open.get(record.request)
+        if line is not None:
+            self._instances[line.instance].resident -= line.waiting_since is None
+            line.lose(record.at_ns, self.loads)
+
     def _move(self, line: Timeline, instance: int, at_ns: Ns) -> None:
         self._instances[line.instance].leave()
         line.instance = instance
@@ -395,6 +408,8 @@ class RunFold:
                     line.stall_cause = line.gap_stalled = cause
 
     def _token(self, request: int, line: Timeline, at_ns: Ns) -> None:
+        if self.outages.waiting:
+            self.outages.served(request, at_ns)
         gap = line.emit(at_ns)
         self.window.tokens += 1
         if gap is not None:
@@ -409,6 +424,7 @@ class RunFold:
         instance.resident -= line.waiting_since is None
         instance.leave()
         self.handoffs.forget(record.request)
+        self.outages.served(record.request, record.at_ns)
         self.window.ended(record.request, record.at_ns)
         finished = record.outcome == Outcome.FINISHED
         last = line.last_token if finished and line.last_token is not None else record.at_ns

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from scheduler_core.evidence.schema import PoolSummary
 from scheduler_core.evidence.sweep import StepTime
-from scheduler_core.types.cluster_records import Scaled
+from scheduler_core.types.cluster_records import Lost, OutageStage, Scaled
 from scheduler_core.types.reasons import Defer
 from scheduler_core.types.records import RunStarted
 from scheduler_core.types.time import Ns
@@ -127,6 +127,48 @@ class PowerTotals:
         if instance in self._since:
             spans.append((self._since[instance], end_ns))
         return sum(max(0, min(end, end_ns) - max(start, start_ns)) for start, end in spans)
+
+
+@dataclass
+class OutageTotals:
+    """Deaths of instances and what became of the requests on them.
+
+    An instance has recovered when every request that was on it has got a token again, or is over.
+    """
+
+    deaths: int = 0
+    lost: int = 0
+    tokens_lost: int = 0
+    recovered: int = 0
+    recovery_ns: Ns = 0
+    _died: dict[int, Ns] = field(default_factory=dict)
+    _missed: dict[int, set[int]] = field(default_factory=dict)
+    waiting: dict[int, int] = field(default_factory=dict)
+
+    def take(self, record: OutageStage) -> None:
+        """An instance died or is back."""
+        if record.what == "died":
+            self.deaths += 1
+            self._died[record.instance] = record.at_ns
+            self._missed[record.instance] = set()
+
+    def take_lost(self, record: Lost) -> None:
+        """A request was on an instance that died."""
+        self.lost += 1
+        self.tokens_lost += record.tokens
+        self.served(record.request, record.at_ns)  # it may have been waiting since an earlier death
+        self.waiting[record.request] = record.instance
+        self._missed[record.instance].add(record.request)
+
+    def served(self, request: int, at_ns: Ns) -> None:
+        """A request that was lost got a token again, or is over."""
+        instance = self.waiting.pop(request, None)
+        if instance is None:
+            return
+        self._missed[instance].discard(request)
+        if not self._missed[instance]:
+            self.recovered += 1
+            self.recovery_ns += at_ns - self._died[instance]
 
 
 @dataclass(frozen=True)

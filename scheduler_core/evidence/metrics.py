@@ -12,7 +12,7 @@ from scheduler_core.evidence.metric import Metric
 from scheduler_core.evidence.parallel_metrics import parallel_metrics
 from scheduler_core.evidence.run_metrics import run_metrics
 from scheduler_core.evidence.run_tables import RunTables
-from scheduler_core.evidence.scaling_metrics import scaling_metrics
+from scheduler_core.evidence.scaling_metrics import outage_metrics, scaling_metrics
 from scheduler_core.evidence.schema import Figure
 
 METRICS: dict[str, Metric] = {
@@ -24,6 +24,7 @@ METRICS: dict[str, Metric] = {
         *migration_metrics(),
         *parallel_metrics(),
         *scaling_metrics(),
+        *outage_metrics(),
         *client_metrics(),
         *fairness_metrics(),
         *cost_metrics(),

@@ -279,7 +279,6 @@ def _absences() -> list[Metric]:
         _never("input_transfer_bytes", "bytes", "bytes of input copied to the device", "lower",
                Absence.NOT_MEASURED, "the executor does not count them"),
         _never("scale_out_latency_ms", "ms", "scaling decided to the new instance serving", "lower", none, fixed),
-        _never("recovery_ms", "ms", "an instance lost to the load served as before", "lower", none, fixed),
         _never("isolation_shift_share", "share", "shift of one class's p99 when the other's load doubles", "lower",
                Absence.NOT_MEASURED, "needs a run with the other class doubled"),
         _never("concurrency_capacity", "requests", "highest load that meets the SLO at the stated attainment",

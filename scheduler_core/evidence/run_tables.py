@@ -13,7 +13,7 @@ import numpy as np
 from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.fold import STEP_INTS, TakesRow, Window
 from scheduler_core.evidence.handoffs import HandoffTotals
-from scheduler_core.evidence.instances import InstanceTotals, InstanceUse, PowerTotals
+from scheduler_core.evidence.instances import InstanceTotals, InstanceUse, OutageTotals, PowerTotals
 from scheduler_core.evidence.requests import Floats, Requests
 from scheduler_core.evidence.slo import Attainment, attainment
 from scheduler_core.evidence.spread import SPREAD_INTS, SpreadTotals
@@ -113,6 +113,7 @@ class RunTables:
     device_bytes: int | None
     handoffs: HandoffTotals = field(default_factory=HandoffTotals)
     power: PowerTotals = field(default_factory=PowerTotals)
+    outages: OutageTotals = field(default_factory=OutageTotals)
     alone: Callable[[int, int], Ns] | None = None
 
     @property

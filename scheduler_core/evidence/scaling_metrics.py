@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from scheduler_core.evidence.instances import PowerTotals
+from scheduler_core.evidence.instances import OutageTotals, PowerTotals
 from scheduler_core.evidence.metric import Better, Metric, absent, present
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Absence, Figure
@@ -22,6 +22,33 @@ def scaling_metrics() -> list[Metric]:
         _of("scale_reversals", "count", "starts that followed a drain, and drains that followed a start: oscillation",
             "lower", lambda t: float(t.reversals)),
     ]  # fmt: skip
+
+
+def outage_metrics() -> list[Metric]:
+    """The metrics of instances that died."""
+    return [
+        _outage("instance_deaths", "count", "instances that died with everything on them", "none",
+                lambda t: float(t.deaths)),
+        _outage("requests_lost", "count", "requests that were on an instance when its death was noticed", "lower",
+                lambda t: float(t.lost)),
+        _outage("tokens_lost", "tokens", "KV positions lost with instances that died: to be computed again", "lower",
+                lambda t: float(t.tokens_lost)),
+        _outage("recovery_ms", "ms", "death of an instance to the next token (or the end) of the last request that was "
+                "on it, mean over deaths that lost any", "lower",
+                lambda t: t.recovery_ns / NS_PER_MS / t.recovered if t.recovered else None),
+    ]  # fmt: skip
+
+
+def _outage(
+    name: str, unit: str, formula: str, better: Better, value: Callable[[OutageTotals], float | None]
+) -> Metric:
+    def compute(run: RunTables) -> Figure:
+        if not run.outages.deaths:
+            return absent(unit, Absence.NOT_APPLICABLE, "no instance died")
+        found = value(run.outages)
+        return absent(unit, Absence.NOT_APPLICABLE, "no request was lost") if found is None else present(found, unit)
+
+    return Metric(name, unit, formula, better, "pool", "one per run", compute)
 
 
 def _of(name: str, unit: str, formula: str, better: Better, value: Callable[[PowerTotals], float | None]) -> Metric:

@@ -21,6 +21,7 @@ _PAUSED = IntervalClass.PAUSED.value
 _LOST = RANK[UNATTRIBUTED]
 
 # What the longest wait between two tokens was spent on, most telling first.
+CAUSE_DIED = "instance_died"
 CAUSE_PREEMPTED = "preempted"
 CAUSE_HANDOFF = "handoff"
 CAUSE_PAUSED = "paused"
@@ -47,6 +48,7 @@ class Timeline:
         "first_token",
         "gap_handoff",
         "gap_host",
+        "gap_lost",
         "gap_paused",
         "gap_preempted",
         "gap_prefill",
@@ -95,7 +97,7 @@ class Timeline:
         self.cause = ""
         self.degraded = ""
         self.stall_cause = ""
-        self.gap_preempted = self.gap_handoff = self.gap_paused = False
+        self.gap_lost = self.gap_preempted = self.gap_handoff = self.gap_paused = False
         self.pauses = 0
         self.gap_stalled = ""
         self.gap_prefill = False
@@ -140,6 +142,15 @@ class Timeline:
         self.waiting_since = at_ns
         self.waiting_kind = kind
 
+    def lose(self, at_ns: Ns, loads: Sequence[Segment]) -> None:
+        """Its instance died with what it had computed: it has waited since its last step came back, and waits on."""
+        since = max(self.cursor, self.pending_end) if self.waiting_since is None else at_ns
+        if self.waiting_since is not None:
+            self._end_wait(at_ns, loads)
+        self.gap_lost = True
+        self.waiting_since = min(since, at_ns)
+        self.waiting_kind = REQUEUE
+
     def emit(self, at_ns: Ns) -> Ns | None:
         """A token is available; returns the gap since the one before, None for the first."""
         self.tokens += 1
@@ -174,6 +185,8 @@ class Timeline:
             self.cursor = at_ns
 
     def _cause(self, gap: Ns) -> str:
+        if self.gap_lost:
+            return CAUSE_DIED
         if self.gap_preempted:
             return CAUSE_PREEMPTED
         if self.gap_handoff:
@@ -187,7 +200,7 @@ class Timeline:
         return CAUSE_PREFILL_AHEAD if self.gap_prefill else CAUSE_DECODE
 
     def _new_gap(self) -> None:
-        self.gap_preempted = self.gap_handoff = self.gap_paused = self.gap_prefill = False
+        self.gap_lost = self.gap_preempted = self.gap_handoff = self.gap_paused = self.gap_prefill = False
         self.gap_stalled = ""
         self.gap_host = 0
 

@@ -55,6 +55,8 @@ _POOLS: dict[str, Any] = {
     "look_every_ms": 0,
     "first_token": "prefill",
     "refuse": "never",
+    "on_death": "recompute",
+    "notice_ms": 1000.0,
     "accept_share": 1.0,
     "headroom_tokens": 0,
     "prefix_weight": 1.0,

@@ -1,6 +1,7 @@
 """From what a policy spec says to its complete form, and whether a target can play it: checked before anything runs."""
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any
 
 from scheduler_core.policies.manifests import AS_SERVED, Manifest
@@ -202,6 +203,7 @@ def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, Pol
     problems += _fork_problems(spec, resolved)
     if spec.events is not None and spec.target.server is not None:
         problems.append(Problem("events", "happen in process; a server forgets its cache between runs (reset_cache)"))
+    problems += _outage_problems(spec)
     if problems:
         raise InputError(problems)
     return resolved
@@ -210,6 +212,25 @@ def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, Pol
 def _feedback_problems(spec: ExperimentSpec, policy: PolicySpec, where: str) -> Iterator[Problem]:
     if policy.feedback.attainment and not any(tier.ttft_ms for tier in spec.workload.tiers.values()):
         yield Problem(where, "adapts to promises on the first token, and no tier of the workload has a ttft_ms")
+
+
+def _outage_problems(spec: ExperimentSpec) -> Iterator[Problem]:
+    topology, free_s = spec.target.topology, dict[tuple[str, int], float]()
+    outages = enumerate(() if spec.events is None else spec.events.outages)
+    for number, outage in sorted(outages, key=lambda item: item[1].at_s):
+        where, group = f"events.outages.{number}", outage.group
+        if topology is None:
+            yield Problem(where, "the target is one instance; give it a topology of several")
+            continue
+        count = topology.groups[group].count if group in topology.groups else 0
+        if not count:
+            yield Problem(f"{where}.group", f"there is no group {group!r}; the target has {', '.join(topology.groups)}")
+        elif outage.number >= count:
+            yield Problem(f"{where}.number", f"is {outage.number}, but {group} has {count} instances, counted from 0")
+        elif outage.at_s < free_s.get((group, outage.number), 0.0):
+            yield Problem(f"{where}.at_s", f"is {outage.at_s:g}, when {group} {outage.number} is not back yet")
+        back_s = inf if outage.back_after_s is None else outage.back_after_s + topology.cold_start.total_s
+        free_s[group, outage.number] = outage.at_s + back_s
 
 
 def _fork_problems(spec: ExperimentSpec, resolved: Mapping[str, PolicySpec]) -> list[Problem]:

@@ -50,24 +50,27 @@ class Instance:
     def __init__(
         self, policy: PolicySet, *, depth: int = 1, plan_on_promises: bool = False, first_block: int = 0
     ) -> None:
-        limits = policy.limits
         self.policy = policy
-        self._depth = depth
+        self._depth, self._first_block = depth, first_block
+        self._state = self._fresh(plan_on_promises)
+        self._builder = StepBuilder(self._state, policy)
+
+    def _fresh(self, plan_on_promises: bool) -> InstanceState:  # noqa: FBT001
+        policy, limits = self.policy, self.policy.limits
         memory = BlockMemory(
             blocks=limits.kv_blocks,
             block_size=limits.block_size,
             rules=policy.cache if policy.prefix_cache else replace(policy.cache, index="none"),
-            first_block=first_block,
+            first_block=self._first_block,
         )
         waiting = queue_of(policy)
-        self._state = InstanceState(
+        return InstanceState(
             memory,
             Cohort(limits.block_size),
             waiting=waiting,
             aged=waiting if isinstance(waiting, AgedQueue | HeldQueue) else None,
             plan_on_promises=plan_on_promises,
         )
-        self._builder = StepBuilder(self._state, policy)
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -269,6 +272,11 @@ class Instance:
             return None
         return Reserved(request.id, request.epoch, request.hit_tokens)
 
+    def serves_anybody(self) -> bool:
+        """Whether a request runs, was stopped or has landed here: it will give blocks back by itself."""
+        state = self._state
+        return bool(state.running or state.stopped or state.lodged)
+
     def landed_blocks(self) -> int:
         """Blocks of requests that were delivered and wait for a slot."""
         return sum(request.blocks for request in self._state.lodged.values())
@@ -287,6 +295,7 @@ class Instance:
         """As `land`, of a request that went on elsewhere while its KV was copied: ``left`` says how far it came."""
         live = self._live(request)
         live.known = left.known
+        self._tell_account(live)
         lodge(self._state, self.policy, live, left.computed)
 
     def decodes(self, request: int) -> bool:
@@ -308,7 +317,7 @@ class Instance:
         request = self._arriving(left)
         if isinstance(request, Ended):
             return request
-        request.lost_until, request.preemptions = left.computed, 1
+        request.lost_until, request.preemptions = left.computed, int(left.computed > 0)
         self._tell_account(request)
         self._state.requests[request.id] = request
         self._state.waiting.push(request, self.policy.order.key(request))
@@ -318,6 +327,19 @@ class Instance:
         """What another instance needs to know of a live request to take it over."""
         live = self._live(request)
         return Leaving(live.spec, live.known, live.confirmed, live.epoch + 1)
+
+    def reached(self, request: int) -> int:
+        """Position up to which a live request was ever computed, here or where it was before."""
+        live = self._live(request)
+        return max(live.confirmed, live.lost_until)
+
+    def crash(self) -> None:
+        """Everything here is gone at once: requests, their blocks, what was cached, and a step in flight."""
+        old = self._state
+        self._state = self._fresh(old.plan_on_promises)
+        self._state.arrivals_over = old.arrivals_over
+        self._state.next_seq, self._state.next_run, self._state.next_step = old.next_seq, old.next_run, old.next_step
+        self._builder = StepBuilder(self._state, self.policy)
 
     def _arriving(self, left: Leaving) -> LiveRequest | Ended:
         refusal = self._refuse(left.spec)

@@ -40,6 +40,10 @@ class TrueOutputs:
         self._lengths.pop(request, None)
         self._emitted.pop(request, None)
 
+    def resume(self, request: int, emitted: int) -> None:
+        """A request goes on after ``emitted`` tokens."""
+        self._emitted[request] = emitted
+
     def answer(self, grant: Grant) -> GrantResult:
         """What a grant yields; a token that it samples counts as emitted."""
         if not grant.samples:
@@ -111,6 +115,9 @@ class SimulatedExecutor:
             raise ExecutorError("asked to wait for a step, but none was launched")
         self._now = max(self._now, until_ns)
         return None
+
+    def resume(self, request: int, emitted: int) -> None:
+        self._outputs.resume(request, emitted)
 
     def close(self, request: int) -> None:
         self._outputs.close(request)

@@ -65,6 +65,8 @@ class Fleet:
         observe: Callable[[Record], None] | None = None,
     ) -> None:
         reason = why_step_by_step(spec) or ("the cache is reset" if tuple(outside.resets) else "")
+        if site.events is not None and site.events.outages:
+            reason = reason or "instances die or are drained (events.outages)"
         if reason:
             raise CallerError(f"this cluster is to be played step by step: {reason}")
         self._clock = Clock(whole=False)
@@ -238,7 +240,19 @@ class Fleet:
                 heapq.heappush(self._heap, (at_ns, index))
 
 
-_ANY = frozenset({"layout", "prefill", "handoff", "handoff_budget_ms", "patience_ms", "broken", "look_every_ms"})
+_ANY = frozenset(
+    {
+        "layout",
+        "prefill",
+        "handoff",
+        "handoff_budget_ms",
+        "patience_ms",
+        "broken",
+        "look_every_ms",
+        "on_death",  # of no account where nobody dies
+        "notice_ms",
+    }
+)
 _SOME: Mapping[str, tuple[object, ...]] = {
     "route": ("round_robin", "least_loaded", "two_choices", "sticky", "prefix", "first_token"),
     "prefix_weight": (1.0,),

@@ -1,10 +1,10 @@
 """Events of a run that are no requests: what an operator does to the instances while they serve."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from scheduler_core.spec.base import Spec
+from scheduler_core.spec.base import Name, Spec
 
 
 class CacheResetSpec(Spec):
@@ -21,9 +21,29 @@ class CacheResetSpec(Spec):
     )
 
 
+class OutageSpec(Spec):
+    """An instance of a cluster dies with everything on it, or is drained for maintenance."""
+
+    at_s: Annotated[float, Field(ge=0, le=10**9)] = Field(description="The moment, in seconds of the run.")
+    group: Name = Field(description="Group of the target's topology that the instance is in.")
+    number: int = Field(0, ge=0, le=4095, description="Which instance of the group, counted from 0.")
+    kind: Literal["death", "drain"] = Field(
+        "death",
+        description="death: all it holds is gone at once, and nobody knows for a while (pools.notice_ms). drain: it "
+        "gets nothing new and ends what it has.",
+    )
+    back_after_s: Annotated[float, Field(gt=0, le=10**9)] | None = Field(
+        None,
+        description="After how long it is started again, empty; it serves once its cold start is over. Absent: never.",
+    )
+
+
 class EventsSpec(Spec):
     """What happens to the instances during every run, beside the requests."""
 
     cache_resets: tuple[CacheResetSpec, ...] = Field(
         (), max_length=256, description="When the prefix cache is forgotten."
+    )
+    outages: tuple[OutageSpec, ...] = Field(
+        (), max_length=256, description="Instances of a cluster that die or are drained."
     )

@@ -135,6 +135,17 @@ class PoolsSection(Spec):
         le=1_000_000,
         description="Split: room for this many tokens stays free for each request at an instance that takes one in.",
     )
+    on_death: Literal["recompute", "fail"] | None = Field(
+        None,
+        description="What becomes of the requests of an instance that died: others compute them again and go on, or "
+        "they fail. Instances die where the experiment says so (events.outages).",
+    )
+    notice_ms: float | None = Field(
+        None,
+        ge=0,
+        le=3_600_000,
+        description="How long after an instance's death it is missed; until then requests are still sent to it.",
+    )
     look_every_ms: float | None = Field(
         None, ge=0, description="How often the router learns the load of the instances. 0: it always knows."
     )

@@ -14,6 +14,7 @@ from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.plan import Completed, Ended, Planned
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.executor import SimulatedExecutor, TrueOutputs
+from scheduler_core.spec.events import EventsSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Affine, HostLink, Profile
@@ -140,8 +141,10 @@ def play_cluster(
 ) -> tuple[DriveReport, ListSink, Cluster]:
     """Play ``requests`` on a modelled cluster, checking all laws after every step.
 
-    ``groups`` are instances by name, ``links`` further fields of the `Topology`.
+    ``groups`` are instances by name, ``links`` further fields of the `Topology`; ``outages`` as an experiment's
+    events have them.
     """
+    outages = list(links.pop("outages", ()))
     profile_, sink, outputs = target or profile(), ListSink(), TrueOutputs()
     topology = Topology(groups={name: InstanceGroup(count=count) for name, count in groups.items()}, **links)
     cost = StepCost(profile_)
@@ -150,6 +153,7 @@ def play_cluster(
         dict.fromkeys(groups, capacity),
         lambda _, tokens: cost.duration_ns(tokens, 0, 0, 0, 0),
         pace=lambda _, requests, tokens: cost.decode_ns(requests, tokens, 0),
+        events=parse(EventsSpec, {"outages": outages}),
     )
     cluster = build_cluster(spec, site)
     driver = ClusterDriver(

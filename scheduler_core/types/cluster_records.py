@@ -144,6 +144,32 @@ class Revoked:
 
 
 @dataclass(frozen=True, slots=True)
+class OutageStage:
+    """An instance died, its death was noticed, it is being drained, or it is back."""
+
+    kind: ClassVar[str] = "outage"
+    at_ns: Ns
+    instance: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What an instance that died held of a request: the KV of ``tokens`` positions. Another one takes the request over,
+    or it fails.
+
+    ``token_lost``: also a first token that was computed, but not emitted yet.
+    """
+
+    kind: ClassVar[str] = "lost"
+    at_ns: Ns
+    request: int
+    instance: int
+    tokens: int
+    token_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Scaled:
     """An instance of a cluster is now off, starting, on or draining, and why."""
 
@@ -155,5 +181,17 @@ class Scaled:
 
 
 ClusterRecord: TypeAlias = (
-    Routed | Held | Parked | Emitted | Handoff | Transferred | Landed | TransferFailed | Migration | Revoked | Scaled
+    Routed
+    | Held
+    | Parked
+    | Emitted
+    | Handoff
+    | Transferred
+    | Landed
+    | TransferFailed
+    | Migration
+    | Revoked
+    | OutageStage
+    | Lost
+    | Scaled
 )

@@ -63,6 +63,7 @@ def within(interval: Interval | None) -> str:
 
 _CAUSES = {
     "decode": "ordinary decode steps",
+    "instance_died": "the death of its instance",
     "prefill_ahead": "prefill of other requests in the same step",
     "preempted": "preemption",
     "paused": "pauses, with blocks kept or in host memory",

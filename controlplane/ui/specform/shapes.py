@@ -98,6 +98,8 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
             "move",
             "accept_share",
             "headroom_tokens",
+            "on_death",
+            "notice_ms",
             "look_every_ms",
         ),
     ),
