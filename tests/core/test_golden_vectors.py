@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from scheduler_core.policies.presets import Capacity
+from scheduler_core.request.spec import RequestSpec
+from scheduler_core.sched.moving import Leaving, Reserved
 from scheduler_core.testing.builders import Stepper, grants_of, play, policy_spec, profile, request
 from scheduler_core.types.reasons import Outcome, Reject
 from scheduler_core.types.records import Admitted, Finished, Preempted, Step
@@ -203,3 +205,14 @@ def test_static_batch_of_two() -> None:
     assert [first[index] for index in range(3)] == [ns_from_ms(10), ns_from_ms(10), ns_from_ms(22)]
     ends = {record.request: record.at_ns for record in played.sink.of(Finished)}
     assert [ends[index] for index in range(3)] == [ns_from_ms(12), ns_from_ms(10), ns_from_ms(23)]
+
+
+def test_full_remote_delivery_computes_the_last_token_again() -> None:
+    """Vector 8: blocks of 16, 32 of 32 prompt tokens delivered: 31 count as computed, and the next grant is 1."""
+    stepper = Stepper(policy_spec("vllm_v1", cache__block_size=16), Capacity(20, 100))
+    spec = RequestSpec(id=0, arrival_ns=0, prompt_tokens=32, output_limit=5)
+    reserved = stepper.instance.reserve(Leaving(spec, known=32, computed=32, epoch=1), 0)
+    assert isinstance(reserved, Reserved) and reserved.hit_tokens == 0
+    stepper.instance.land(0, 32)
+    (grant,) = stepper.plan().plan.grants
+    assert (grant.start, grant.length, grant.samples) == (31, 1, True)
