@@ -87,6 +87,15 @@ MUTATIONS = {
 }
 
 
+def rewritten(function: Any, old: str, new: str) -> Any:
+    """``function`` with ``old`` replaced in its source."""
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(old) >= 1, "the source has changed: rewrite the mutation"
+    namespace: dict[str, object] = {}
+    exec(source.replace(old, new), sys.modules[function.__module__].__dict__, namespace)
+    return namespace[function.__name__]
+
+
 def noticed() -> Any:
     """Name of the first scene that fails, or None."""
     for number, scene in enumerate(SCENES):
@@ -105,10 +114,6 @@ def test_nothing_is_noticed_without_a_mutation() -> None:
 def test_each_planted_bug_is_noticed(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, attribute, old, new = MUTATIONS[name]
     original = getattr(owner, attribute)
-    source = textwrap.dedent(inspect.getsource(original))
-    assert source.count(old) >= 1, "the source has changed: rewrite the mutation"
-    for text, expected in ((source, False), (source.replace(old, new), True)):
-        namespace: dict[str, object] = {}
-        exec(text, sys.modules[original.__module__].__dict__, namespace)
-        monkeypatch.setattr(owner, attribute, namespace[attribute])
+    for text, expected in ((old, False), (new, True)):
+        monkeypatch.setattr(owner, attribute, rewritten(original, old, text))
         assert (noticed() is not None) is expected
