@@ -13,7 +13,7 @@ from tests.parity.drives import Ours, Theirs, drive
 from tests.parity.scenarios import draw
 
 SCENARIOS = 100
-ROOMY = {"kv_blocks": 4000, "prefix_cache": False}
+ROOMY = {"kv_blocks": 4000}
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +34,10 @@ def test_the_same_decisions_step_by_step(peer: Peer, seed: int) -> None:
     assert found is None or explanation(found, scenario.settings, version), (scenario.settings, found)
 
 
+@pytest.mark.parametrize("prefix_cache", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_same_decisions_with_a_step_planned_ahead(peer: Peer, seed: int) -> None:
+def test_the_same_decisions_with_a_step_planned_ahead(peer: Peer, seed: int, prefix_cache: bool) -> None:
     """Blocks of a request that ended wait here for the steps in flight, so pools are roomy and ids are not compared."""
-    scenario = draw(seed, ahead=True, **ROOMY)
+    scenario = draw(seed, ahead=True, prefix_cache=prefix_cache, **ROOMY)
     ours, theirs = drive(scenario, Ours(scenario)), drive(scenario, Theirs(peer, scenario))
     assert first_difference(without_blocks(ours), without_blocks(theirs)) is None, scenario.settings
