@@ -12,11 +12,15 @@ from scheduler_core.drive.cuts import CacheResetAt
 from scheduler_core.drive.driver import Driver, DriveReport
 from scheduler_core.drive.fork import Switch
 from scheduler_core.drive.ports import Sink, Stop
-from scheduler_core.policies.presets import branch_of, build_instance, overlap_of
+from scheduler_core.policies.presets import branch_of, build_instance, build_policy, overlap_of
+from scheduler_core.sched.recorded import RecordedInstance
+from scheduler_core.sim.executor import SimulatedExecutor
+from scheduler_core.sim.recorded import RecordedDriver
 from scheduler_core.spec.fork import ForkJob
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.foresight import Foresight
+from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.time import ns_from_s
 
@@ -63,13 +67,24 @@ def prepare(policy: PolicySpec, target: Target, around: Surroundings) -> Prepare
 
 def _driver(policy: PolicySpec, target: Target, fork: ForkJob | None, common: dict[str, Any]) -> Driver:
     """One instance; after a fork's common beginning ``policy`` takes over."""
+    overlap, executor = overlap_of(policy), target.executor
+    if isinstance(executor, SimulatedExecutor) and _is_plain(target, overlap, fork):
+        return RecordedDriver(
+            instance=RecordedInstance(build_policy(policy, target.capacity)), executor=executor, **common
+        )
     instance = build_instance(policy if fork is None else fork.policy, target.capacity)
     switch = None
     if fork is not None:
         branch = branch_of(instance.policy, fork.policy, policy, target.capacity)
         switch = Switch(ns_from_s(fork.at_s), lambda: instance.change_policy(branch))
-    depth = overlap_of(policy).steps_in_flight
-    return Driver(instance=instance, executor=target.executor, depth=depth, switch=switch, **common)
+    return Driver(instance=instance, executor=executor, depth=overlap.steps_in_flight, switch=switch, **common)
+
+
+def _is_plain(target: Target, overlap: Overlap, fork: ForkJob | None) -> bool:
+    """Whether steps follow one another on one device, under one policy, with no kernels to be set beside."""
+    profile = target.capacity.profile
+    alone = profile is None or profile.parallel is None
+    return target.source == "modelled" and alone and overlap is Overlap.NONE and fork is None
 
 
 def _described(cluster: Cluster, devices: Mapping[str, int]) -> list[dict[str, Any]]:

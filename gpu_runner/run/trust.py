@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from gpu_runner.run.driving import Surroundings, prepare
 from gpu_runner.run.target import Target
 from scheduler_core.drive.cuts import resets_of
+from scheduler_core.evidence.expand import shapes
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.evidence.prediction import AgainstModel, Predicted
 from scheduler_core.evidence.schema import Figure, RunSummary
@@ -21,7 +22,6 @@ from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.records import Record, RunStarted, Step
-from scheduler_core.types.shape import shape_of_step
 from scheduler_core.workload.plan import ArrivalPlan
 
 ReadRecords = Callable[[], Iterable[Record]]
@@ -57,9 +57,8 @@ def with_trust(summary: RunSummary, scenario: Scenario, records: ReadRecords) ->
 
 def _predicted(summary: RunSummary, scenario: Scenario, profile: Profile, records: Iterable[Record]) -> Predicted:
     domain = Domain(profile)
-    for record in records:
-        if isinstance(record, Step):
-            domain.take(shape_of_step(record))
+    for shape in shapes(records):
+        domain.take(shape)
     played = _banded(scenario, profile)
     scene = Scene(
         build=lambda: build_policy(scenario.policy, scenario.target.capacity),

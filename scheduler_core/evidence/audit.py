@@ -7,8 +7,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest
+from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest, pool_of
 from scheduler_core.evidence.audited_moves import MOVES, MovesAudit
+from scheduler_core.evidence.expand import Lanes, lanes_of
 from scheduler_core.evidence.requests import Requests
 from scheduler_core.evidence.schema import AuditReport, Figure, Violation
 from scheduler_core.evidence.spread import spread_faults
@@ -29,34 +30,16 @@ from scheduler_core.types.records import (
     RunFinished,
     RunStarted,
     Step,
+    Steps,
 )
 from scheduler_core.types.time import Ns
 
 MOST_VIOLATIONS = 200
 SWAP = "swap"
-_PREFILL, _RECOMPUTE = Phase.PREFILL.value, Phase.RECOMPUTE.value
+_PREFILL, _DECODE, _RECOMPUTE = Phase.PREFILL.value, Phase.DECODE.value, Phase.RECOMPUTE.value
+_PER_GRANT = ("R25 ordering", "tokens contiguous", "sampled at the end", "no negative duration")
 
-# Check name -> what is enforced; names cite the rule where the requirements number one.
-CHECKS: dict[str, str] = {
-    "offered = outcomes": "every offered request arrived and ended exactly once",
-    "blocks conserved": "used + cached + free KV blocks = the pool after every step, and the host pool holds what was "
-    "swapped out",
-    "reset when unused": "the prefix cache is forgotten only while nobody runs or is swapped out, and all of it",
-    "paused once": "only a running request pauses, and it goes on with what it had computed",
-    "budget": "tokens granted in a step are within its budget",
-    "R25 ordering": "records in order of time; no lane outside its step, no grant before arrival",
-    "no negative duration": "no duration is negative; one that is, is a fault of the product",
-    "resident once": "each resident request is granted or stalled exactly once per step",
-    "tokens contiguous": "each grant starts where the one before it ended, or at its cache hit",
-    "sampled at the end": "a grant yields a token exactly when it reaches the last known token, or its request fails",
-    "emitted = declared": "tokens emitted = tokens declared at the end, within the limit; a finished one has some",
-    "migration in order": "a migration starts, goes through its stages, stops its request and lands, or is dropped",
-    "R8 recompute once": "each prompt token is found or computed once; recompute only after a preemption",
-    "R4 additivity": "segments add up to E2E, TTFT + gaps = E2E, unattributed time within its bound",
-    "devices add up": "work, waits and exposed communication of a parallel instance's devices are their time, and "
-    "experts keep or drop what chose them",
-    "R26 typed absence": "a figure has a value or a reason, never both, never neither",
-}
+Row = tuple[int, int, int, int, str, int, int]
 
 
 @dataclass
@@ -87,11 +70,14 @@ class Audit:
 
     def take(self, record: Record) -> None:
         """Replay one record."""
-        if isinstance(record, Step):
+        if isinstance(record, Steps):
+            self._stretch(record)
+        elif isinstance(record, Step):
             self._step(record)
         elif isinstance(record, Arrived):
             self._arrived(record)
         elif isinstance(record, MOVES):
+            self._state(record.request)
             self._moves.take(record)
         elif isinstance(record, Admitted):
             self._admitted(record)
@@ -158,7 +144,7 @@ class Audit:
         self._open[record.request] = AuditedRequest(record.at_ns, record.prompt_tokens, record.output_limit)
 
     def _admitted(self, record: Admitted) -> None:
-        request = self._open.get(record.request)
+        request = self._state(record.request)
         where = f"admitted request {record.request}"
         self._check("offered = outcomes", request is not None, where, "admitted before it arrived or after it ended")
         if request is None:
@@ -181,27 +167,27 @@ class Audit:
         self._instances[request.instance].resident.add(record.request)
 
     def _preempted(self, record: Preempted) -> None:
-        request = self._open.get(record.request)
+        request = self._state(record.request)
         resident = request is not None and (request.resident or request.paused is not None)
         self._check("resident once", resident, f"preempted request {record.request}", "was not resident")
         if request is not None:
             self._unpause(request)
             request.resident, request.next_start = False, None
             request.preempted += 1
-            self._instances[request.instance].resident.discard(record.request)
+            self._instances[request.instance].leave(record.request)
 
     def _paused(self, record: Paused) -> None:
-        request = self._open.get(record.request)
+        request = self._state(record.request)
         resident = request is not None and request.resident and request.paused is None
         self._check("paused once", resident, f"paused request {record.request}", "was not running")
         if request is not None:
             request.resident, request.paused = False, record
             instance = self._instances[request.instance]
-            instance.resident.discard(record.request)
+            instance.leave(record.request)
             instance.swapped_blocks += record.blocks * (record.how == SWAP)
 
     def _resumed(self, record: Resumed) -> None:
-        request = self._open.get(record.request)
+        request = self._state(record.request)
         where = f"resumed request {record.request}"
         before = request.paused if request is not None else None
         self._check("paused once", before is not None, where, "was not paused")
@@ -228,37 +214,77 @@ class Audit:
                     record.in_use)  # fmt: skip
         instance.empty = record.done
 
+    def _state(self, number: int) -> AuditedRequest | None:
+        """An open request with its numbers up to date."""
+        state = self._open.get(number)
+        if state is not None and state.along_since is not None:
+            self._instances[state.instance].settle(state)
+        return state
+
     def _step(self, step: Step) -> None:
-        where = f"step {step.id} of instance {step.instance}" if step.instance else f"step {step.id}"
-        self._step_times(step, where)
-        blocks = step.kv_used + step.kv_cached + step.kv_free
+        where = _where(step.id, step.instance)
+        self._step_times(step.instance, (step.id, step.planned_ns, step.available_ns), step.lanes, where)
+        self._blocks(step, (step.kv_used, step.kv_cached, step.kv_free), where)
+        self._budget(step, sum(grant[3] for grant in step.grants), where)
+        self._residents(step.instance, step.planned_ns, _served(step), where)
+        self._grants(step.grants, step.planned_ns, step.available_ns, where)
+
+    def _stretch(self, steps: Steps) -> None:
+        """Replay steps of one make-up; who decodes along is looked at when he begins to, and when he stops."""
+        instance = self._instances[steps.instance]
+        for number in steps.left:
+            self._state(number)
+            instance.along.discard(number)
+        instance.gone.difference_update(steps.left)
+        instance.along.update(row[0] for row in steps.joined)
+        instance.gone.update(row[0] for row in steps.joined if row[0] not in instance.resident)
+        first = [(number, epoch, start, 1, _DECODE, 1, 0) for number, epoch, start in steps.joined]
+        others = _served(steps)
+        for place, (planned, available, lanes) in enumerate(lanes_of(steps)):
+            where = _where(steps.id + place, steps.instance)
+            self._step_times(steps.instance, (steps.id + place, planned, available), lanes, where)
+            self._blocks(steps, (steps.kv_used[place], steps.kv_cached[place], steps.kv_free[place]), where)
+            self._budget(steps, sum(grant[3] for grant in steps.grants) + len(instance.along), where)
+            self._residents(steps.instance, planned, others, where)
+            self._grants([*steps.grants, *first] if first else steps.grants, planned, available, where)
+            for rule in _PER_GRANT:
+                self.checks[rule] += len(instance.along) - len(first)
+            instance.steps += 1
+            for row in first:
+                state = self._open.get(row[0])
+                if state is not None:
+                    state.along_since = instance.steps
+            first = []
+
+    def _blocks(self, step: Step | Steps, blocks: tuple[int, int, int], where: str) -> None:
         if self._started is not None:
-            pool = _pool(self._started, step.instance)
-            self._check("blocks conserved", blocks == pool, where, "{} + {} + {} is not {}", step.kv_used,
-                        step.kv_cached, step.kv_free, pool)  # fmt: skip
+            pool = pool_of(self._started, step.instance)
+            self._check("blocks conserved", sum(blocks) == pool, where, "{} + {} + {} is not {}", *blocks, pool)
         instance = self._instances[step.instance]
         if instance.empty:
-            self._check("reset when unused", not step.kv_cached, where, "{} cached blocks", step.kv_cached)
+            self._check("reset when unused", not blocks[1], where, "{} cached blocks", blocks[1])
             instance.empty = False
         swapped = instance.swapped_blocks
         self._check("blocks conserved", swapped <= step.host_used, where, "{} blocks swapped out, {} in the host pool",
                     swapped, step.host_used)  # fmt: skip
-        if step.spread is not None:
+        if isinstance(step, Step) and step.spread is not None:
             faults = spread_faults(step)
             self._check("devices add up", not faults, where, "{}", "; ".join(faults))
-        tokens = sum(grant[3] for grant in step.grants)
+
+    def _budget(self, step: Step | Steps, tokens: int, where: str) -> None:
         if step.budget:
             self._check("budget", tokens <= step.budget, where, "{} tokens over {}", tokens, step.budget)
-        self._residents(step, where)
-        for rule in ("R25 ordering", "tokens contiguous", "sampled at the end", "no negative duration"):
-            self.checks[rule] += len(step.grants)
-        for request, epoch, start, length, phase, sampled, _hit in step.grants:
-            state = self._open.get(request)
+
+    def _grants(self, grants: list[Row], planned_ns: Ns, available_ns: Ns, where: str) -> None:
+        for rule in _PER_GRANT:
+            self.checks[rule] += len(grants)
+        for request, epoch, start, length, phase, sampled, _hit in grants:
+            state = self._state(request)
             if state is None:
                 continue
-            if epoch != state.epoch or step.planned_ns < state.arrived_ns:
+            if epoch != state.epoch or planned_ns < state.arrived_ns:
                 self._fault("R25 ordering", f"{where} request {request}", "epoch {} planned at {} ns, admitted as {}, "
-                            "arrived at {} ns", epoch, step.planned_ns, state.epoch, state.arrived_ns)  # fmt: skip
+                            "arrived at {} ns", epoch, planned_ns, state.epoch, state.arrived_ns)  # fmt: skip
             self._grant((where, request), state, start, length, sampled)
             if phase == _PREFILL:
                 state.prefilled += length
@@ -266,22 +292,19 @@ class Audit:
                 self._check("R8 recompute once", state.preempted > 0 or state.recomputes, f"{where} request {request}",
                             "recompute, but nothing was lost")  # fmt: skip
             if sampled:
-                self._token((where, request), state, step.available_ns)
+                self._token((where, request), state, available_ns)
 
-    def _residents(self, step: Step, where: str) -> None:
-        seen = Counter([grant[0] for grant in step.grants])
-        seen.update([row[0] for row in step.stalled])
-        instance = self._instances[step.instance]
-        for request, ended_ns in tuple(instance.ended_at.items()):
-            if step.planned_ns >= ended_ns:
-                del instance.ended_at[request]
-            else:  # planned with it, which ended while the step ran or the one before
-                seen.pop(request, None)
-        once = max(seen.values(), default=1) == 1 and seen.keys() == instance.resident
+    def _residents(self, number: int, planned_ns: Ns, others: list[int], where: str) -> None:
+        """Each resident is one who decodes along or one of ``others``, which are granted or stalled."""
+        instance = self._instances[number]
+        apart = instance.apart(planned_ns)
+        # Planned with those that ended while the step ran or the one before.
+        seen = Counter([request for request in others if request not in instance.ended_at])
+        once = max(seen.values(), default=1) == 1 and seen.keys() == apart and not instance.gone
         if once:
             self.checks["resident once"] += 1
         else:
-            self._not_once(seen, instance.resident, where)
+            self._not_once(seen + Counter(instance.along), instance.resident, where)
 
     def _not_once(self, seen: Counter[int], residents: set[int], where: str) -> None:
         for request in sorted(residents | seen.keys()):
@@ -289,25 +312,23 @@ class Audit:
             self._check("resident once", count == int(resident), f"{where} request {request}",
                         "{}resident, granted or stalled {} times", "" if resident else "not ", count)  # fmt: skip
 
-    def _step_times(self, step: Step, where: str) -> None:
-        instance = self._instances[step.instance]
-        follows = instance.last_step is None or step.id > instance.last_step
+    def _step_times(self, number: int, step: tuple[int, Ns, Ns], lanes: Lanes, where: str) -> None:
+        """``step`` is its number, when it was planned and when it was available."""
+        instance, (step_id, planned, available) = self._instances[number], step
+        follows = instance.last_step is None or step_id > instance.last_step
         self._check("R25 ordering", follows, where, "follows step {}", instance.last_step)
-        self._check("R25 ordering", step.available_ns >= self._last_available, where, "available at {} ns, the step "
-                    "before at {} ns", step.available_ns, self._last_available)  # fmt: skip
-        self._check("no negative duration", step.available_ns >= step.planned_ns, where, "took {} ns",
-                    step.available_ns - step.planned_ns)  # fmt: skip
-        for kind, _resource, start, end in step.lanes:
+        self._check("R25 ordering", available >= self._last_available, where, "available at {} ns, the step "
+                    "before at {} ns", available, self._last_available)  # fmt: skip
+        self._check("no negative duration", available >= planned, where, "took {} ns", available - planned)
+        for kind, _resource, start, end in lanes:
             self._check("no negative duration", end >= start, where, "lane {} took {} ns", kind, end - start)
             gap = kind == IntervalClass.HOST_GAP  # lies between the step before and this one's planning
             inside = (
-                instance.last_available <= start and end <= step.planned_ns
-                if gap
-                else step.planned_ns <= start and end <= step.available_ns
+                instance.last_available <= start and end <= planned if gap else planned <= start and end <= available
             )
             self._check("R25 ordering", inside, where, "lane {} [{}, {}) is outside the step", kind, start, end)
-        instance.last_step, instance.last_available = step.id, step.available_ns
-        self._last_available = step.available_ns
+        instance.last_step, instance.last_available = step_id, available
+        self._last_available = available
 
     def _grant(self, at: tuple[str, int], state: AuditedRequest, start: int, length: int, sampled: int) -> None:
         if length <= 0 or start != state.next_start:
@@ -335,15 +356,16 @@ class Audit:
 
     def _end(self, record: Finished) -> None:
         where = f"finished request {record.request}"
-        state = self._open.pop(record.request, None)
+        state = self._state(record.request)
         if state is not None:
+            del self._open[record.request]
             self._unpause(state)
         self._check("offered = outcomes", state is not None, where, "ended twice or without arriving")
         if state is None:
             return
         instance = self._instances[state.instance]
         if record.request in instance.resident:
-            instance.resident.discard(record.request)
+            instance.leave(record.request)
             instance.ended_at[record.request] = record.at_ns
         self._ended[record.outcome] += 1
         self._ids_ended.add(record.request)
@@ -399,10 +421,13 @@ class Audit:
                             "bound {} ns", int(lost[row]), int(e2e[row]), bound)  # fmt: skip
 
 
-def _pool(started: RunStarted, instance: int) -> int:
-    """KV blocks of an instance."""
-    known = instance < len(started.instances)
-    return int(started.instances[instance]["kv_blocks"]) if known else started.kv_blocks
+def _where(step: int, instance: int) -> str:
+    return f"step {step} of instance {instance}" if instance else f"step {step}"
+
+
+def _served(step: Step | Steps) -> list[int]:
+    """Requests with a grant of their own, or stalled."""
+    return [row[0] for row in step.grants] + [row[0] for row in step.stalled]
 
 
 def _at(place: tuple[str, int]) -> str:

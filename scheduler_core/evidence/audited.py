@@ -1,14 +1,36 @@
-"""What the audit keeps of the requests and instances that it follows."""
+"""What the audit enforces, and what it holds of requests and instances while it replays a run."""
 
 from dataclasses import dataclass, field
 
-from scheduler_core.types.records import Paused
+from scheduler_core.types.records import Paused, RunStarted
 from scheduler_core.types.time import Ns
+
+# Check name -> what is enforced; names cite the rule where the requirements number one.
+CHECKS: dict[str, str] = {
+    "offered = outcomes": "every offered request arrived and ended exactly once",
+    "blocks conserved": "used + cached + free KV blocks = the pool after every step, and the host pool holds what was "
+    "swapped out",
+    "reset when unused": "the prefix cache is forgotten only while nobody runs or is swapped out, and all of it",
+    "paused once": "only a running request pauses, and it goes on with what it had computed",
+    "budget": "tokens granted in a step are within its budget",
+    "R25 ordering": "records in order of time; no lane outside its step, no grant before arrival",
+    "no negative duration": "no duration is negative; one that is, is a fault of the product",
+    "resident once": "each resident request is granted or stalled exactly once per step",
+    "tokens contiguous": "each grant starts where the one before it ended, or at its cache hit",
+    "sampled at the end": "a grant yields a token exactly when it reaches the last known token, or its request fails",
+    "emitted = declared": "tokens emitted = tokens declared at the end, within the limit; a finished one has some",
+    "migration in order": "a migration starts, goes through its stages, stops its request and lands, or is dropped",
+    "R8 recompute once": "each prompt token is found or computed once; recompute only after a preemption",
+    "R4 additivity": "segments add up to E2E, TTFT + gaps = E2E, unattributed time within its bound",
+    "devices add up": "work, waits and exposed communication of a parallel instance's devices are their time, and "
+    "experts keep or drop what chose them",
+    "R26 typed absence": "a figure has a value or a reason, never both, never neither",
+}
 
 
 @dataclass(slots=True)
 class AuditedRequest:
-    """A request as its records tell: what it was, where it is, what it has got."""
+    """One open request. While it decodes along, its numbers are those of step ``along_since`` of its instance."""
 
     arrived_ns: Ns
     prompt: int
@@ -30,11 +52,16 @@ class AuditedRequest:
     paused: Paused | None = None
     held: bool = False
     migrating: str = ""
+    along_since: int | None = None
 
 
 @dataclass(slots=True)
 class AuditedInstance:
-    """What must hold of the steps of one instance."""
+    """What must hold of the steps of one instance.
+
+    ``along`` decode along by what the records of steps say, ``gone`` are those of them that are not resident by what
+    other records say. ``steps`` counts those of `Steps`.
+    """
 
     resident: set[int] = field(default_factory=set)
     ended_at: dict[int, Ns] = field(default_factory=dict)
@@ -42,3 +69,36 @@ class AuditedInstance:
     last_available: Ns = 0
     swapped_blocks: int = 0
     empty: bool = False  # the cache was reset and no step has been planned since
+    along: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+    steps: int = 0
+
+    def leave(self, number: int) -> None:
+        """A request is not resident any more."""
+        self.resident.discard(number)
+        if number in self.along:
+            self.gone.add(number)
+
+    def settle(self, request: AuditedRequest) -> None:
+        """Bring the numbers of a request that decodes along up to the newest step."""
+        if request.along_since is None or request.last_ns is None or request.next_start is None:
+            return
+        steps, request.along_since = self.steps - request.along_since, None
+        if steps:
+            request.emitted += steps
+            request.next_start += steps
+            request.gaps_ns += self.last_available - request.last_ns
+            request.last_ns = self.last_available
+
+    def apart(self, planned_ns: Ns) -> set[int]:
+        """Residents who do not decode along; ended ones are forgotten that were not planned any more at that time."""
+        for request, ended_ns in tuple(self.ended_at.items()):
+            if planned_ns >= ended_ns:
+                del self.ended_at[request]
+        return self.resident - self.along if self.along else self.resident
+
+
+def pool_of(started: RunStarted, instance: int) -> int:
+    """KV blocks of an instance."""
+    known = instance < len(started.instances)
+    return int(started.instances[instance]["kv_blocks"]) if known else started.kv_blocks

@@ -96,7 +96,7 @@ class MovesAudit:
         if request is None:
             return
         request.resident = False
-        self.instances[request.instance].resident.discard(record.request)
+        self.instances[request.instance].leave(record.request)
         if not record.answered:  # its prompt is complete, and the token after it another's to compute or to emit
             self.check("sampled at the end", request.token_lost and not request.emitted, where, "{} tokens are out",
                         request.emitted)  # fmt: skip

@@ -48,6 +48,10 @@ class IntRows:
         """Add a row, one value per name in their order."""
         self._flat.extend(values)
 
+    def extend(self, *columns: Ints) -> None:
+        """Add rows given as columns of equal length, in the order of the names."""
+        self._flat.frombytes(np.column_stack(columns).astype(np.int64, copy=False).tobytes())
+
     def take(self) -> dict[str, Ints]:
         """The rows so far as columns; there are none afterwards."""
         rows = np.frombuffer(self._flat, dtype=np.int64).reshape(-1, len(self.names))

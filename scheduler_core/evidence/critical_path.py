@@ -6,6 +6,7 @@ The path's length is the elapsed time by construction: the sweep partitions arri
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from scheduler_core.evidence.expand import expand
 from scheduler_core.evidence.sweep import REQUEUE, Segment, StepTime, sweep
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.intervals import IntervalClass
@@ -56,7 +57,7 @@ class CriticalPath:
 def critical_path(records: Iterable[Record], request: int) -> CriticalPath:
     """The path of ``request``; `InputError` when the records know no such request or it emitted nothing."""
     found = PathSpans(request)
-    for record in records:
+    for record in expand(records):
         found.take(record)
     path = found.path()
     if path is None:
@@ -110,6 +111,6 @@ class PathSpans:
             self._spans.append(Segment(kind, since, step.planned_ns))
             self._waiting = None
         phase, sampled = (row[4], row[5]) if row is not None else (IntervalClass.STALLED.value, 0)
-        self._spans += StepTime(step).spans(phase)
+        self._spans += StepTime(step.planned_ns, step.available_ns, step.lanes).spans(phase)
         if sampled:
             self._last_token = step.available_ns

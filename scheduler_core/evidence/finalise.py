@@ -9,7 +9,8 @@ from scheduler_core.evidence.benchmark import benchmark
 from scheduler_core.evidence.bootstrap import within_run_errors
 from scheduler_core.evidence.classes import class_summaries
 from scheduler_core.evidence.columns import MISSING, IntRows, Ints
-from scheduler_core.evidence.fold import GAP_INTS, Labels, RunFold, TakesRow
+from scheduler_core.evidence.fold import RunFold
+from scheduler_core.evidence.layout import GAP_INTS, Labels, TakesRow, TakesRows
 from scheduler_core.evidence.metrics import compute_all
 from scheduler_core.evidence.request_table import write_outputs, write_requests
 from scheduler_core.evidence.requests import Requests
@@ -95,7 +96,7 @@ class _Folding:
     """The pass over the records: fold and audit side by side, rows going to the tables as they come."""
 
     def __init__(
-        self, steps: TakesRow, gaps: TakesRow, labels: Labels, *, warmup_share: float, alone: Alone | None
+        self, steps: TakesRow, gaps: TakesRows, labels: Labels, *, warmup_share: float, alone: Alone | None
     ) -> None:
         self.alone = alone
         self.labels = labels
@@ -156,7 +157,7 @@ def _summary(
 ) -> RunSummary:
     started, requests = tables.started, tables.requests
     finished = fold.finished
-    digests = fold.digests
+    decisions = fold.decisions
     return RunSummary(
         run=started.run,
         attempt=started.attempt,
@@ -179,8 +180,8 @@ def _summary(
         outputs_digest=fold.outputs_digest(),
         lengths_digest=requests.lengths_digest(),
         output_tokens=requests.finished_tokens(),
-        decisions_digest=digests.decisions.hexdigest(),
-        initial_cache_blocks=digests.initial_cache_blocks,
+        decisions_digest=decisions.hexdigest(),
+        initial_cache_blocks=decisions.initial_cache_blocks,
         observed_hit_share=started.observed_hit_share,
         reasons=requests.reasons(),
         within_run_errors=within_run_errors(requests),

@@ -2,15 +2,19 @@
 
 import hashlib
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from scheduler_core.evidence.columns import MISSING, Codes, IntColumns, Ints
+from scheduler_core.evidence.columns import MISSING, IntColumns, Ints
+from scheduler_core.evidence.counts import Counts, Rows, counts_of
+from scheduler_core.evidence.crowd import Crowd
+from scheduler_core.evidence.decisions import Decisions
 from scheduler_core.evidence.handoffs import HandoffTotals
 from scheduler_core.evidence.instances import Idleness, OutageTotals, PowerTotals
-from scheduler_core.evidence.spread import SPREAD_INTS, spread_row
+from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels, TakesRow, TakesRows
+from scheduler_core.evidence.spread import spread_row
 from scheduler_core.evidence.sweep import REQUEUE, SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
+from scheduler_core.evidence.window import Window
 from scheduler_core.types.cluster_records import (
     Emitted,
     Handoff,
@@ -44,102 +48,18 @@ from scheduler_core.types.records import (
     RunFinished,
     RunStarted,
     Step,
+    Steps,
     Tie,
 )
 from scheduler_core.types.time import Ns
 
 _QUEUE = IntervalClass.QUEUE.value
+_DECODE, _RECOMPUTE = Phase.DECODE.value, Phase.RECOMPUTE.value
 _STALLED = IntervalClass.STALLED.value
 _MODEL_LOAD = IntervalClass.MODEL_LOAD.value
 _RESERVE_WAIT = IntervalClass.RESERVE_WAIT.value
 _HANDOFF = IntervalClass.HANDOFF.value
 _DECODE_QUEUE = IntervalClass.DECODE_QUEUE.value
-
-REQUEST_INTS = (
-    "request", "tenant", "tier", "prompt_tokens", "output_limit", "output_tokens", "hit_tokens", "rehit_tokens",
-    "preemptions", "recomputed_tokens", "steps", "stalled_steps", "arrival_ns", "ended_ns", "first_token_ns",
-    "last_token_ns", "first_gap_ns", "longest_gap_ns", "longest_gap_index", "longest_gap_cause", "stall_cause",
-    "outcome", "stage", "reason", "cold", "queue_first_ns", "prefill_first_ns", "hidden_ns", "pauses", "degraded",
-    "host_hit_tokens",
-)  # fmt: skip
-SEGMENT_COLUMNS = tuple(f"{name}_ns" for name in SEGMENTS)
-STEP_INTS = (
-    "step", "planned_ns", "available_ns", "compute_ns", "work_ns", "path_ns", "prefill_tokens", "decode_tokens",
-    "recompute_tokens", "prefill_requests", "decode_requests", "stalled", "kv_used", "kv_cached", "kv_free", "waiting",
-    "running", "paused", "budget", "device_bytes", "instance", "idle_ns", "idle_empty_ns", "idle_cause", "host_used",
-    "copied_out", "copied_in", *SPREAD_INTS,
-)  # fmt: skip
-GAP_INTS = ("request", "token", "at_ns", "gap_ns", "cause")
-
-
-class TakesRow(Protocol):
-    """A growing table that may spill what it holds."""
-
-    def append(self, *values: int) -> None:
-        """Add a row of integers in the table's column order."""
-
-
-@dataclass
-class Labels:
-    """Codes of the strings in the columns."""
-
-    tenants: Codes = field(default_factory=Codes)
-    tiers: Codes = field(default_factory=Codes)
-    outcomes: Codes = field(default_factory=Codes)
-    stages: Codes = field(default_factory=Codes)
-    reasons: Codes = field(default_factory=Codes)
-    causes: Codes = field(default_factory=Codes)
-    changes: Codes = field(default_factory=Codes)
-
-
-@dataclass
-class Window:
-    """The measured window: requests from index ``opens_with`` on, their first arrival to their last end.
-
-    Plans number requests by scheduled arrival, so every arm leaves out the same ones. ``tokens`` counts all tokens
-    emitted since the window opened, ``tokens_at_end`` those until the last measured request had ended.
-    """
-
-    warmup_share: float
-    opens_with: int = 0
-    start_ns: Ns | None = None
-    end_ns: Ns = 0
-    tokens: int = 0
-    tokens_at_end: int = 0
-
-    def arrived(self, request: int, at_ns: Ns) -> None:
-        """A request arrived; the first measured one opens the window."""
-        if request >= self.opens_with and self.start_ns is None:
-            self.start_ns = at_ns
-            self.tokens = 0
-
-    def ended(self, request: int, at_ns: Ns) -> None:
-        """A request ended; a measured one extends the window."""
-        if request >= self.opens_with and at_ns >= self.end_ns:
-            self.end_ns = at_ns
-            self.tokens_at_end = self.tokens
-
-    @property
-    def span_ns(self) -> Ns:
-        """Length of the window."""
-        return 0 if self.start_ns is None else max(0, self.end_ns - self.start_ns)
-
-
-@dataclass
-class Decisions:
-    """What was decided: a digest chained over the plans of all steps, and what the cache held before the first."""
-
-    decisions: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
-    initial_cache_blocks: int = 0
-    steps: int = 0
-
-    def take(self, step: Step, block_size: int) -> None:
-        """Chain one step; nothing can be hit in the first one unless the cache was warm before."""
-        if not self.steps:
-            hits = sum(grant[6] for grant in step.grants)
-            self.initial_cache_blocks = step.kv_cached + hits // max(block_size, 1)
-        self.steps += 1
-        self.decisions.update(step.digest.encode())
 
 
 class RunFold:
@@ -148,10 +68,10 @@ class RunFold:
     ``steps`` and ``gaps`` are given by the caller, so that a long run's rows can be written out as they come.
     """
 
-    def __init__(self, steps: TakesRow, gaps: TakesRow, labels: Labels, *, warmup_share: float = 0.0) -> None:
+    def __init__(self, steps: TakesRow, gaps: TakesRows, labels: Labels, *, warmup_share: float = 0.0) -> None:
         self.labels = labels
         self.window = Window(warmup_share)
-        self.digests = Decisions()
+        self.decisions = Decisions()
         self.requests = IntColumns((*REQUEST_INTS, *SEGMENT_COLUMNS))
         self.started: RunStarted | None = None
         self.finished: RunFinished | None = None
@@ -167,6 +87,8 @@ class RunFold:
         self.outages = OutageTotals()
         self._instances: defaultdict[int, Idleness] = defaultdict(Idleness)
         self._available: dict[int, Ns] = {}
+        self._crowds: dict[int, Crowd] = {}
+        self._fresh: defaultdict[int, list[int]] = defaultdict(list)
         self._takers: dict[type[Any], Any] = {
             RunStarted: self._run_started,
             Loaded: self._loaded,
@@ -176,6 +98,7 @@ class RunFold:
             Admitted: self._admitted,
             Deferred: self._deferred,
             Step: self._step,
+            Steps: self._stretch,
             Preempted: self._preempted,
             Held: self._held,
             Parked: self._parked,
@@ -217,6 +140,8 @@ class RunFold:
 
     def end(self) -> dict[str, Ints]:
         """Close whatever is still open (the records stopped early) as cut off; the request columns, by index."""
+        for crowd in self._crowds.values():
+            crowd.release_all(list(crowd.members))
         for request, line in list(self._open.items()):
             at = max(line.cursor, line.pending_end)
             self._finished(Finished(at, request, Outcome.CUT_OFF, "records_ended", "records_ended", line.tokens))
@@ -243,17 +168,17 @@ class RunFold:
 
     def _gated(self, record: Gated) -> None:
         """A throttled request waits, a rejected one ends, and both have their own records: what is left is less."""
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None and record.disposal == Disposal.DEGRADE:
             line.degraded = f"output_limit={record.output_limit}, priority={record.priority}"
 
     def _routed(self, record: Routed) -> None:
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None:
             self._move(line, record.instance, record.at_ns)
 
     def _admitted(self, record: Admitted) -> None:
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is None:
             return
         if record.resumed:
@@ -262,43 +187,43 @@ class RunFold:
             line.hit_tokens, line.host_hit_tokens = record.hit_tokens, record.host_tokens
 
     def _deferred(self, record: Deferred) -> None:
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None:
             self._instances[line.instance].reason = record.reason
 
     def _preempted(self, record: Preempted) -> None:
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None:
             self._instances[line.instance].resident -= line.waiting_since is None
             line.wait_again(record.at_ns, self.loads)
 
     def _paused(self, record: Paused) -> None:
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None:
             self._instances[line.instance].resident -= line.waiting_since is None
             line.pause(record.at_ns)
 
     def _parked(self, record: Parked) -> None:
         self.handoffs.parked(record)
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None:
             self._instances[line.instance].resident -= line.waiting_since is None
             line.wait_for(_RESERVE_WAIT, record.at_ns, self.loads)
 
     def _held(self, record: Held) -> None:
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None:
             line.wait_for(_QUEUE if record.over else _RESERVE_WAIT, record.at_ns, self.loads)
 
     def _emitted(self, record: Emitted) -> None:
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None:
             line.wait_for(line.waiting_kind, record.at_ns, self.loads)
             self._token(record.request, line, record.at_ns)
 
     def _handoff(self, record: Handoff) -> None:
         self.handoffs.handoff(record)
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is None:
             return
         if record.action == "transfer":
@@ -309,25 +234,25 @@ class RunFold:
 
     def _migration(self, record: Migration) -> None:
         self.handoffs.migrations.take(record)
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None and record.action == "stopped":
             line.wait_for(_HANDOFF, record.at_ns, self.loads)
 
     def _transfer_failed(self, record: TransferFailed) -> None:
         self.handoffs.transfer_failed(record)
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None:
             line.wait_for(_RESERVE_WAIT, record.at_ns, self.loads)
 
     def _landed(self, record: Landed) -> None:
         self.handoffs.arrived(record)
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None:
             line.wait_for(_DECODE_QUEUE, record.at_ns, self.loads)
             self._move(line, record.instance, record.at_ns)
 
     def _revoked(self, record: Revoked) -> None:
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None:
             line.wait_for(REQUEUE, record.at_ns, self.loads)
             line.preemptions += 1
@@ -335,7 +260,7 @@ class RunFold:
     def _lost(self, record: Lost) -> None:
         self.outages.take_lost(record)
         self.handoffs.forget(record.request)
-        line = self._open.get(record.request)
+        line = self._line(record.request)
         if line is not None:
             self._instances[line.instance].resident -= line.waiting_since is None
             line.lose(record.at_ns, self.loads)
@@ -349,58 +274,117 @@ class RunFold:
         self.ties.setdefault(record.request, []).append(record.position)
 
     def _step(self, record: Step) -> None:
-        shape = StepTime(record)
-        self.digests.take(record, self.started.block_size if self.started else 1)
-        instance = self._instances[record.instance]
-        idle_ns, idle_empty_ns, idle_cause = instance.before(shape)
-        prefill = decode = recompute = prefilling = 0
-        for _, _, _, length, phase, _, _ in record.grants:
-            if phase == Phase.DECODE:
-                decode += length
-            else:
-                prefilling += 1
-                if phase == Phase.PREFILL:
-                    prefill += length
-                else:
-                    recompute += length
-        self._account(record, shape, prefilling > 0)
-        instance.reason = ""
+        shape = StepTime(record.planned_ns, record.available_ns, record.lanes, spread=record.spread is not None)
+        self.decisions.take(record, self._block_size)
+        idle = self._idle(record.instance, shape)
+        counts = counts_of(record.grants)
+        self._account(record.instance, shape, record.grants, record.stalled)
         if record.device_bytes is not None:
             self.device_bytes = max(self.device_bytes, record.device_bytes)
+        blocks = (record.kv_used, record.kv_cached, record.kv_free)
+        self._row(record, record.id, shape, counts, blocks, idle)
+
+    def _stretch(self, record: Steps) -> None:
+        """Fold steps of one make-up. Who decodes along is in the crowd from the step after his first on."""
+        self.decisions.take_stretch(record, self._block_size)
+        crowd = self._crowds.get(record.instance)
+        if crowd is None:
+            crowd = self._crowds[record.instance] = Crowd(self._gaps, self.labels.causes)
+        fresh = self._fresh[record.instance]
+        crowd.release_all(record.left)
+        if record.left and fresh:
+            fresh[:] = [request for request in fresh if request not in record.left]
+        shape = first = StepTime(record.planned_ns, record.available_ns[0], record.lanes)
+        for number, blocks in enumerate(zip(record.kv_used, record.kv_cached, record.kv_free, strict=True)):
+            if number:
+                shape = first.again(shape.end_ns, record.available_ns[number])
+            if fresh:
+                fresh[:] = self._enter(crowd, fresh)
+            if not number:
+                fresh += [row[0] for row in record.joined]
+            rows = record.grants
+            if fresh:
+                rows = [*rows, *((request, 0, 0, 1, _DECODE, 1, 0) for request in fresh)]
+            idle = self._idle(record.instance, shape)
+            counts = counts_of(rows, len(crowd.members))
+            if rows or record.stalled:
+                self._account(record.instance, shape, rows, record.stalled)
+            crowd.step(shape, has_prefill=counts.prefilling > 0)
+            self.window.tokens += len(crowd.members)
+            self._row(record, record.id + number, shape, counts, blocks, idle)
+
+    def _enter(self, crowd: Crowd, fresh: list[int]) -> list[int]:
+        """Let those into the crowd who can be accounted with it; the others."""
+        out = []
+        for request in fresh:
+            line = self._open.get(request)
+            if line is not None and line.first_gap is not None and line.last_token == crowd.last_ns:
+                crowd.enter(request, line)
+            elif line is not None:
+                out.append(request)
+        return out
+
+    @property
+    def _block_size(self) -> int:
+        return self.started.block_size if self.started else 1
+
+    def _idle(self, instance: int, shape: StepTime) -> tuple[Ns, Ns, str]:
+        """Idle time of an instance before a step, by kind, and why the device was held."""
+        idleness = self._instances[instance]
+        found = idleness.before(shape)
+        idleness.reason = ""
+        return found
+
+    def _row(
+        self,
+        record: Step | Steps,
+        number: int,
+        shape: StepTime,
+        counts: Counts,
+        blocks: tuple[int, int, int],
+        idle: tuple[Ns, Ns, str],
+    ) -> None:
+        device_bytes = record.device_bytes if isinstance(record, Step) else None
         self._steps.append(
-            record.id, record.planned_ns, record.available_ns, shape.compute_ns, shape.work_ns, self._path(record),
-            prefill, decode, recompute, prefilling, len(record.grants) - prefilling, len(record.stalled),
-            record.kv_used, record.kv_cached, record.kv_free, record.waiting, record.running, record.paused,
-            record.budget, MISSING if record.device_bytes is None else record.device_bytes, record.instance, idle_ns,
-            idle_empty_ns, self.labels.causes.code(idle_cause) if idle_cause else MISSING, record.host_used,
-            record.copied_out, record.copied_in, *spread_row(record.spread),
+            number, shape.planned_ns, shape.end_ns, shape.compute_ns, shape.work_ns, self._path(record.instance, shape),
+            counts.prefill, counts.decode, counts.recompute, counts.prefilling, counts.decoding, len(record.stalled),
+            *blocks, record.waiting, record.running, record.paused, record.budget, _int(device_bytes), record.instance,
+            *idle[:2], self.labels.causes.code(idle[2]) if idle[2] else MISSING, record.host_used, record.copied_out,
+            record.copied_in, *spread_row(record.spread if isinstance(record, Step) else None),
         )  # fmt: skip
 
-    def _path(self, record: Step) -> Ns:
+    def _path(self, instance: int, shape: StepTime) -> Ns:
         """What the step adds to its instance's critical path: its span, less what lies over the step before."""
-        before = self._available.get(record.instance, record.planned_ns)
-        self._available[record.instance] = record.available_ns
-        return max(0, record.available_ns - max(before, record.planned_ns))
+        before = self._available.get(instance, shape.planned_ns)
+        self._available[instance] = shape.end_ns
+        return max(0, shape.end_ns - max(before, shape.planned_ns))
 
-    def _account(self, record: Step, shape: StepTime, has_prefill: bool) -> None:  # noqa: FBT001
-        at, open_, loads = record.available_ns, self._open, self.loads
-        instance = self._instances[record.instance]
-        for request, _, _, length, phase, sampled, _ in record.grants:
-            line = open_.get(request)
+    def _line(self, request: int) -> Timeline | None:
+        """An open request, with its own account up to date: from here on it decodes along no more."""
+        line = self._open.get(request)
+        if line is not None and line.along is not None:
+            self._crowds[line.instance].release(request)
+        return line
+
+    def _account(self, instance: int, shape: StepTime, grants: Rows, stalled: list[tuple[int, str]]) -> None:
+        at, loads, idleness = shape.end_ns, self.loads, self._instances[instance]
+        has_prefill = any(grant[4] != _DECODE for grant in grants)
+        for request, _, _, length, phase, sampled, _ in grants:
+            line = self._line(request)
             if line is None:
                 continue  # a step of a request that has ended: the audit reports it
-            instance.resident += line.waiting_since is not None
+            idleness.resident += line.waiting_since is not None
             line.join(shape, phase, loads)
             line.steps += 1
             line.work += shape.work_ns
-            if phase == Phase.RECOMPUTE:
+            if phase == _RECOMPUTE:
                 line.recomputed += length
-            if has_prefill and phase == Phase.DECODE:
+            if has_prefill and phase == _DECODE:
                 line.gap_prefill = True
             if sampled:
                 self._token(request, line, at)
-        for request, cause in record.stalled:
-            line = open_.get(request)
+        for request, cause in stalled:
+            line = self._line(request)
             if line is not None:
                 line.join(shape, _STALLED, loads)
                 if cause != Stall.IN_FLIGHT:  # its own step before still runs: that is no stall
@@ -417,9 +401,10 @@ class RunFold:
             self._gaps.append(request, line.tokens - 1, at_ns, gap, self.labels.causes.code(cause))
 
     def _finished(self, record: Finished) -> None:
-        line = self._open.pop(record.request, None)
+        line = self._line(record.request)
         if line is None:
             return  # ended twice or never arrived: the audit reports it
+        del self._open[record.request]
         instance = self._instances[line.instance]
         instance.resident -= line.waiting_since is None
         instance.leave()

@@ -1,16 +1,16 @@
 """Live samples of a run, folded from the same records that the evidence is made of."""
 
-from collections import Counter, deque
-from collections.abc import Callable
-from itertools import chain
-from typing import Protocol
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
 from scheduler_core.evidence.audit import Audit
+from scheduler_core.evidence.expand import lanes_of
 from scheduler_core.spec.job import PoolSample, Sample
 from scheduler_core.types.cluster_records import Emitted, Handoff, Landed, Parked, Routed
 from scheduler_core.types.intervals import COMPUTE
 from scheduler_core.types.plan import Phase
-from scheduler_core.types.quantile import quantile
+from scheduler_core.types.quantile import Ascending, Weighted, quantile
 from scheduler_core.types.records import (
     Admitted,
     Arrived,
@@ -21,10 +21,21 @@ from scheduler_core.types.records import (
     Resumed,
     RunStarted,
     Step,
+    Steps,
 )
 from scheduler_core.types.time import NS_PER_S, Ns, ms_from_ns, s_from_ns
 
 WINDOW_NS = 2 * NS_PER_S
+_DECODE = Phase.DECODE.value
+
+
+class _Occupied(NamedTuple):
+    """Requests and blocks of an instance after its newest step."""
+
+    paused: int
+    kv_used: int
+    kv_cached: int
+    kv_free: int
 
 
 class TakesRecords(Protocol):
@@ -72,7 +83,9 @@ class LiveSampler:
         self._stopped: set[int] = set()
         self._preemptions = 0
         self._account = Audit()
-        self._steps: dict[int, Step] = {}
+        self._occupied: dict[int, _Occupied] = {}
+        self._along: defaultdict[int, set[int]] = defaultdict(set)
+        self._newest: dict[int, Ns] = {}
         self._groups: list[str] = []
         self._step_tokens = (0, 0)
         self._budget = 0
@@ -80,11 +93,14 @@ class LiveSampler:
         self._busy: deque[tuple[Ns, Ns, int]] = deque()
         self._lookups: deque[tuple[Ns, int, int]] = deque()
         self._ttft: deque[tuple[Ns, Ns]] = deque()
-        self._gaps: deque[tuple[Ns, tuple[Ns, ...]]] = deque()
+        self._gaps: deque[tuple[Ns, Ns, int]] = deque()
 
     def write(self, record: Record) -> None:
         """Fold one record; emits the sample that it makes due."""
         self._account.take(record)
+        if isinstance(record, Steps):
+            self._take_stretch(record)
+            return
         at = record.available_ns if isinstance(record, Step) else getattr(record, "at_ns", None)
         if at is not None and at >= self._due:
             self._emit(at - at % self._interval)
@@ -146,12 +162,38 @@ class LiveSampler:
         self._stopped.discard(request)
 
     def _take_step(self, step: Step) -> None:
-        self._steps[step.instance] = step
-        at = step.available_ns
-        prefill = decode = 0
-        gaps: list[Ns] = []
+        self._occupied[step.instance] = _Occupied(step.paused, step.kv_used, step.kv_cached, step.kv_free)
+        self._budget = step.budget
+        self._take_grants(step.available_ns, step.grants, 0)
+        self._busy.extend((start, end, step.instance) for kind, _resource, start, end in step.lanes if kind == COMPUTE)
+
+    def _take_stretch(self, steps: Steps) -> None:
+        """Fold steps of one make-up one by one; who decodes along is counted, and looked at when he starts or stops."""
+        along, before = self._along[steps.instance], self._newest.get(steps.instance, 0)
+        for request in steps.left:
+            along.discard(request)
+            if request in self._open:
+                self._last_token[request] = before
+        fresh = [(request, epoch, start, 1, _DECODE, 1, 0) for request, epoch, start in steps.joined]
+        blocks = zip(steps.kv_used, steps.kv_cached, steps.kv_free, strict=True)
+        for (_planned, at, lanes), counts in zip(lanes_of(steps), blocks, strict=True):
+            if at >= self._due:
+                self._emit(at - at % self._interval)
+            self._occupied[steps.instance], self._budget = _Occupied(steps.paused, *counts), steps.budget
+            if along:
+                self._gaps.append((at, at - before, len(along)))
+            self._take_grants(at, [*steps.grants, *fresh], len(along))
+            self._busy.extend((start, end, steps.instance) for kind, _, start, end in lanes if kind == COMPUTE)
+            along.update(row[0] for row in fresh)
+            fresh, before = [], at
+        self._newest[steps.instance] = before
+        self._now = max(self._now, before)
+
+    def _take_grants(self, at: Ns, grants: Iterable[tuple[int, int, int, int, str, int, int]], along: int) -> None:
+        """Fold the grants of a step, and those of ``along`` requests that decode along."""
+        prefill, decode = 0, along
         last_token = self._last_token
-        for request, _epoch, _start, length, phase, sampled, _hit in step.grants:
+        for request, _epoch, _start, length, phase, sampled, _hit in grants:
             if phase == Phase.DECODE:
                 decode += length
             else:
@@ -159,15 +201,12 @@ class LiveSampler:
             if sampled:
                 before = last_token.get(request)
                 if before is not None:
-                    gaps.append(at - before)
+                    self._gaps.append((at, at - before, 1))
                 else:
                     self._first_token(request, at)
                 last_token[request] = at
-        self._step_tokens, self._budget = (prefill, decode), step.budget
+        self._step_tokens = (prefill, decode)
         self._tokens.append((at, prefill, decode))
-        if gaps:
-            self._gaps.append((at, tuple(gaps)))
-        self._busy.extend((start, end, step.instance) for kind, _resource, start, end in step.lanes if kind == COMPUTE)
 
     def _emit(self, at: Ns) -> None:
         self._due = at - at % self._interval + self._interval
@@ -178,8 +217,8 @@ class LiveSampler:
         busy = self._busy_shares(begin, at)
         looked_up = sum(tokens for _, _, tokens in self._lookups)
         ttft = sorted(value for _, value in self._ttft)
-        gaps = sorted(chain.from_iterable(values for _, values in self._gaps))
-        steps = self._steps.values()
+        gaps = Weighted((gap, count) for _, gap, count in self._gaps)
+        steps = self._occupied.values()
         self._on_sample(
             Sample(
                 t_s=s_from_ns(at),
@@ -225,7 +264,7 @@ class LiveSampler:
         waiting = Counter(instance for request, instance in self._instance.items() if request not in taken_up)
         for group in dict.fromkeys(self._groups):
             members = [index for index, name in enumerate(self._groups) if name == group]
-            steps = [self._steps[index] for index in members if index in self._steps]
+            steps = [self._occupied[index] for index in members if index in self._occupied]
             used = sum(step.kv_used for step in steps)
             blocks = sum(step.kv_used + step.kv_cached + step.kv_free for step in steps)
             found[group] = PoolSample(
@@ -249,5 +288,5 @@ class LiveSampler:
             self._busy.popleft()
 
 
-def _ms(values: list[Ns], share: float) -> float | None:
-    return ms_from_ns(round(quantile(values, share))) if values else None
+def _ms(values: Ascending, share: float) -> float | None:
+    return ms_from_ns(round(quantile(values, share))) if len(values) else None

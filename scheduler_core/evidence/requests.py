@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scheduler_core.evidence.columns import MISSING, Ints
-from scheduler_core.evidence.fold import SEGMENT_COLUMNS, Labels
+from scheduler_core.evidence.layout import SEGMENT_COLUMNS, Labels
 from scheduler_core.evidence.schema import Absence
 from scheduler_core.evidence.tables import Mask
 from scheduler_core.types.intervals import IntervalClass

@@ -11,13 +11,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from scheduler_core.evidence.columns import MISSING, Ints
-from scheduler_core.evidence.fold import STEP_INTS, TakesRow, Window
 from scheduler_core.evidence.handoffs import HandoffTotals
 from scheduler_core.evidence.instances import InstanceTotals, InstanceUse, OutageTotals, PowerTotals
+from scheduler_core.evidence.layout import STEP_INTS, TakesRow
 from scheduler_core.evidence.requests import Floats, Requests
 from scheduler_core.evidence.slo import Attainment, attainment
 from scheduler_core.evidence.spread import SPREAD_INTS, SpreadTotals
 from scheduler_core.evidence.tables import Mask, open_table
+from scheduler_core.evidence.window import Window
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.quantile import quantile
 from scheduler_core.types.records import RunStarted

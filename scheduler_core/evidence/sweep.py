@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from scheduler_core.types.intervals import COMPUTE, IntervalClass
 from scheduler_core.types.plan import Phase
-from scheduler_core.types.records import Step
 from scheduler_core.types.time import NS_PER_MS, Ns
 
 REQUEUE = "requeue"
@@ -52,6 +51,11 @@ PHASE_CLASS: dict[str, str] = {
 
 _NO_WORK = (IntervalClass.HOST_GAP, IntervalClass.STALLED, IntervalClass.SYNC_WAIT)
 _DEVICE = (COMPUTE, IntervalClass.COMMUNICATION, IntervalClass.SYNC_WAIT)
+_DECODE = Phase.DECODE.value
+_COMPUTE_DECODE = RANK[IntervalClass.COMPUTE_DECODE]
+
+Lanes = Sequence[tuple[str, str, Ns, Ns]]
+"""Rows (kind, resource, start, end) of what a step spent its time on."""
 
 
 class Segment(NamedTuple):
@@ -112,6 +116,7 @@ class StepTime:
         "_between",
         "_lanes",
         "_prepared_ns",
+        "_serial",
         "_totals",
         "compute_end_ns",
         "compute_ns",
@@ -122,22 +127,21 @@ class StepTime:
         "work_ns",
     )
 
-    def __init__(self, step: Step) -> None:
-        self.planned_ns = step.planned_ns
-        self.start_ns = min(
-            [step.planned_ns, *(start for kind, _, start, _ in step.lanes if kind == IntervalClass.HOST_GAP)]
-        )
-        self.end_ns = step.available_ns
-        self._lanes = step.lanes
-        compute = [(start, end) for kind, _, start, end in step.lanes if kind == COMPUTE]
-        self.compute_start_ns = min((start for start, _ in compute), default=step.planned_ns)
-        held = _DEVICE if step.spread else (COMPUTE,)
-        ends = [end for kind, _, _, end in step.lanes if kind in held]
+    def __init__(self, planned_ns: Ns, available_ns: Ns, lanes: Lanes, *, spread: bool = False) -> None:
+        self.planned_ns = planned_ns
+        self.start_ns = min([planned_ns, *(start for kind, _, start, _ in lanes if kind == IntervalClass.HOST_GAP)])
+        self.end_ns = available_ns
+        self._lanes = lanes
+        compute = [(start, end) for kind, _, start, end in lanes if kind == COMPUTE]
+        self.compute_start_ns = min((start for start, _ in compute), default=planned_ns)
+        held = _DEVICE if spread else (COMPUTE,)
+        ends = [end for kind, _, _, end in lanes if kind in held]
         self.compute_end_ns = max(ends, default=self.compute_start_ns)
         self.compute_ns = union_ns(compute)
-        self.work_ns = sum(end - start for kind, _, start, end in step.lanes if kind not in _NO_WORK)
-        waits = (start for kind, _, start, _ in step.lanes if kind == IntervalClass.STALLED)
+        self.work_ns = sum(end - start for kind, _, start, end in lanes if kind not in _NO_WORK)
+        waits = (start for kind, _, start, _ in lanes if kind == IntervalClass.STALLED)
         self._prepared_ns = min([self.compute_start_ns, *waits])
+        self._serial = _one_after_the_other(lanes, self.start_ns, available_ns)
         self._totals: dict[str, list[tuple[int, Ns]]] = {}
         self._between: dict[tuple[str, Ns, Ns], list[tuple[int, Ns]]] = {}
 
@@ -155,9 +159,34 @@ class StepTime:
         """(rank, ns) of the sweep over the step's span for ``role``; it adds up to the span."""
         found = self._totals.get(role)
         if found is None:
-            found = total_by_rank(sweep(self.spans(role), self.start_ns, self.end_ns))
+            if self._serial and role != IntervalClass.STALLED:
+                own = PHASE_CLASS[role]
+                lanes = [Segment(own if kind == COMPUTE else kind, start, end) for kind, _, start, end in self._lanes]
+                found = total_by_rank(lanes)
+            else:
+                found = total_by_rank(sweep(self.spans(role), self.start_ns, self.end_ns))
             self._totals[role] = found
         return found
+
+    def again(self, planned_ns: Ns, available_ns: Ns) -> "StepTime":
+        """A step of the same parts one after the other, of which only the compute takes more or less time.
+
+        It knows what is the same for all who decode in it, and what became of no other.
+        """
+        again = StepTime.__new__(StepTime)
+        more = available_ns - planned_ns - (self.end_ns - self.planned_ns)
+        again.planned_ns = again.start_ns = planned_ns
+        again.end_ns = available_ns
+        again.compute_start_ns = planned_ns + self.compute_start_ns - self.planned_ns
+        again.compute_ns = self.compute_ns + more
+        again.compute_end_ns = again.compute_start_ns + again.compute_ns
+        again.work_ns = self.work_ns + more
+        again._lanes = ()
+        again._serial = False
+        again._prepared_ns = again.compute_start_ns
+        totals = [(rank, spent + more if rank == _COMPUTE_DECODE else spent) for rank, spent in self.totals(_DECODE)]
+        again._totals, again._between = {_DECODE: totals}, {}
+        return again
 
     def totals_between(self, role: str, start_ns: Ns, end_ns: Ns) -> list[tuple[int, Ns]]:
         """As `totals`, over ``[start_ns, end_ns)``."""
@@ -166,6 +195,15 @@ class StepTime:
         if found is None:
             found = self._between[key] = total_by_rank(sweep(self.spans(role), start_ns, end_ns))
         return found
+
+
+def _one_after_the_other(lanes: Lanes, start_ns: Ns, end_ns: Ns) -> bool:
+    """Whether lanes fill ``[start_ns, end_ns)`` in their order, none beside another."""
+    for _, _, start, end in lanes:
+        if start != start_ns:
+            return False
+        start_ns = end
+    return start_ns == end_ns
 
 
 def total_by_rank(segments: Sequence[Segment]) -> list[tuple[int, Ns]]:

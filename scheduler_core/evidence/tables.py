@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scheduler_core.evidence.columns import MISSING, Codes, IntRows, Ints
-from scheduler_core.evidence.fold import GAP_INTS, STEP_INTS, Labels
+from scheduler_core.evidence.layout import GAP_INTS, STEP_INTS, Labels
 from scheduler_core.evidence.schema import Absence
 from scheduler_core.evidence.spread import SPREAD_INTS
 from scheduler_core.files import partial_path
@@ -126,7 +126,15 @@ class SpillingTable:
     def append(self, *values: int) -> None:
         """Add a row in the order of the names."""
         self._rows.append(*values)
-        self._held += 1
+        self._hold(1)
+
+    def extend(self, *columns: Ints) -> None:
+        """Add rows given as columns of equal length, in the order of the names."""
+        self._rows.extend(*columns)
+        self._hold(len(columns[0]))
+
+    def _hold(self, more: int) -> None:
+        self._held += more
         if self._held >= ROWS_PER_GROUP:
             self._spill()
 

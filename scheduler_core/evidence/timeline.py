@@ -1,6 +1,7 @@
 """The time of one open request, accounted as its steps pass."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from scheduler_core.evidence.sweep import (
     RANK,
@@ -31,6 +32,14 @@ CAUSE_HOST = "host"
 CAUSE_DECODE = "decode"
 
 
+class Reading(NamedTuple):
+    """How far the sums over steps were, of a crowd that a request came into; see `scheduler_core.evidence.crowd`."""
+
+    steps: int
+    work: Ns
+    segments: tuple[Ns, ...]
+
+
 class Timeline:
     """Accumulates the sweep of one request; `segments` holds ns per rank of `SEGMENTS`.
 
@@ -40,6 +49,7 @@ class Timeline:
     """
 
     __slots__ = (
+        "along",
         "arrived",
         "cause",
         "cursor",
@@ -103,13 +113,14 @@ class Timeline:
         self.gap_prefill = False
         self.gap_host: Ns = 0
         self.work: Ns = 0
+        self.along: Reading | None = None
 
     def join(self, shape: StepTime, role: str, loads: Sequence[Segment]) -> None:
         """The request takes part in a step as ``role`` (a phase, or stalled); a wait ends with the step's planning."""
         if self.waiting_since is not None:
             self._end_wait(shape.planned_ns, loads)
         elif self.pending and shape.start_ns >= self.pending_end:
-            self._settle()
+            self.settle()
         elif self.pending:
             self._settle_until(shape.start_ns)
         if not self.pending and shape.planned_ns > self.cursor:
@@ -172,6 +183,23 @@ class Timeline:
         self._new_gap()
         return cause
 
+    def decoded_along(
+        self, steps: int, last_ns: Ns, work: Ns, segments: Sequence[Ns], longest: tuple[Ns, int, str]
+    ) -> None:
+        """The request got a token in each of ``steps`` steps up to ``last_ns``, all its time being in ``segments``.
+
+        ``longest`` is the longest of the gaps, its place among them, and its cause.
+        """
+        gap, place, cause = longest
+        if self.longest_gap is None or gap > self.longest_gap:
+            self.longest_gap, self.longest_index, self.cause = gap, self.tokens + place, cause
+        self.tokens += steps
+        self.steps += steps
+        self.work += work
+        self.segments = [mine + theirs for mine, theirs in zip(self.segments, segments, strict=True)]
+        self.last_token = self.cursor = self.pending_end = last_ns
+        self._new_gap()
+
     def finish(self, at_ns: Ns, loads: Sequence[Segment]) -> None:
         """Account up to ``at_ns``: the last token of a finished request, else the end of its wait."""
         if self.waiting_since is not None:
@@ -179,7 +207,7 @@ class Timeline:
         if self.pending and self.pending_end > at_ns:
             self._sweep(self._pending_spans(), at_ns)
         else:
-            self._settle()
+            self.settle()
         if self.cursor < at_ns:
             self.segments[_LOST] += at_ns - self.cursor
             self.cursor = at_ns
@@ -216,7 +244,7 @@ class Timeline:
             self.cursor = at_ns
         self.waiting_since = None
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Account all pending steps."""
         if len(self.pending) == 1 and self.pending[0][0].start_ns >= self.cursor:
             shape, role = self.pending.pop()

@@ -15,6 +15,7 @@ from scheduler_core.types.plan import Grant, Phase, StepResult
 from scheduler_core.types.reasons import Outcome
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
+_AT_GRANT = Publish.AT_GRANT
 _AT_CONFIRM = Publish.AT_CONFIRM
 _AT_CHUNK = Publish.AT_CHUNK
 _DECODE = Phase.DECODE
@@ -135,7 +136,10 @@ def end(
         state.released.append(request.id)
     else:
         if state.stopped.pop(request.id, None) is None:
-            state.leave_running(request, granted=granted and request.joined != APART)
+            served = granted and request.joined != APART
+            state.leave_running(request, granted=served)
+            if served and policy.prefix_cache and policy.publish is _AT_GRANT:
+                state.memory.publish(request, request.known)  # the step that runs fills it to the end
         state.released.append(request.id)
         if event is _FINISH and policy.publish is _AT_CHUNK:
             state.memory.publish(request, request.confirmed, fence=state.fence())

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from scheduler_core.types.plan import Grant, StepPlan
 from scheduler_core.types.reasons import Outcome
+from scheduler_core.types.shape import StepShape, shape_of_grants
 from scheduler_core.types.time import Ns
 
 
@@ -47,6 +48,10 @@ class FusedStep(NamedTuple):
     may_repeat: bool
     copied_out: int = 0
     copied_in: int = 0
+
+    def shape(self) -> StepShape:
+        """What the step's duration depends on. O(grants)."""
+        return shape_of_grants(self.grants, self.decoders, self.context_tokens if self.decoders else 0)
 
 
 class Ended(NamedTuple):

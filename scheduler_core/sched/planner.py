@@ -121,15 +121,19 @@ class StepBuilder:
         """Resident requests without a grant in this step, with the cause."""
         if len(self.grants) + self.decoders == len(self.state.running):
             return ()
-        prefill = any(grant.phase is not _DECODE for grant in self.grants.values())
-        cause = Stall.BUDGET_SPENT if self._view.budget_left == 0 else Stall.HELD_BY_POLICY
-        if self._view.budget_left and prefill:
-            cause = Stall.OTHERS_PREFILL
+        cause = self.stall_cause()
         return tuple(
             (number, (_IN_FLIGHT if request.granted > request.confirmed else cause).value)
             for number, request in self.state.apart.items()
             if number not in self.grants
         )
+
+    def stall_cause(self) -> Stall:
+        """Why a resident request that waits for nothing in flight got no grant in this step."""
+        if not self._view.budget_left:
+            return Stall.BUDGET_SPENT
+        prefill = any(grant.phase is not _DECODE for grant in self.grants.values())
+        return Stall.OTHERS_PREFILL if prefill else Stall.HELD_BY_POLICY
 
     # --- running requests --------------------------------------------------------------------------------------
 

@@ -32,6 +32,11 @@ class StepParts(NamedTuple):
     swap_ns: Ns = 0
     spread: Spread | None = None
 
+    @property
+    def total_ns(self) -> Ns:
+        """How long the step takes where its parts come one after the other."""
+        return self.prepare_ns + self.copy_in_ns + self.device_ns + self.copy_out_ns + self.finish_ns + self.swap_ns
+
 
 class StepCost:
     """Step durations of a profile; with a noise seed, a drift of the whole run and a residual of each step.

@@ -2,15 +2,15 @@
 
 from collections import deque
 
-from scheduler_core.sim.cost import StepCost
-from scheduler_core.sim.lanes import Lanes
+from scheduler_core.sim.cost import StepCost, StepParts
+from scheduler_core.sim.lanes import Lanes, Placed
 from scheduler_core.sim.ranks import Ranks
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
 from scheduler_core.types.overlap import DualBatch, Overlap
 from scheduler_core.types.plan import Grant, GrantResult, StepPlan, StepResult
-from scheduler_core.types.shape import shape_of
+from scheduler_core.types.shape import StepShape, shape_of
 from scheduler_core.types.time import Ns
 
 _NOTHING = GrantResult(None)
@@ -43,6 +43,10 @@ class TrueOutputs:
     def resume(self, request: int, emitted: int) -> None:
         """A request goes on after ``emitted`` tokens."""
         self._emitted[request] = emitted
+
+    def length(self, request: int) -> int:
+        """Tokens of its whole answer."""
+        return self._lengths[request]
 
     def answer(self, grant: Grant) -> GrantResult:
         """What a grant yields; a token that it samples counts as emitted."""
@@ -94,17 +98,33 @@ class SimulatedExecutor:
             raise ExecutorError(f"step {plan.id} launched while step {self._launched[0][1].plan_id} runs")
         ranks = () if self._ranks is None else self._ranks.shapes(plan)
         parts = self._cost.parts(shape_of(plan), plan.id, ranks)
-        wake = self._cost.wake_ns(max(0, self._now - self._busy_until))
-        if wake:
-            parts = parts._replace(device_ns=parts.device_ns + wake)
-        if plan.copies_out or plan.copies_in:
-            swap_ns = self._cost.copy_ns(len(plan.copies_out), len(plan.copies_in), self._block_size)
-            parts = parts._replace(swap_ns=swap_ns)
-        placed = self._lanes.place(self._now, parts)
-        self._busy_until = placed.known_ns
+        placed = self._place(parts, (len(plan.copies_out), len(plan.copies_in)))
         answers = tuple([self._outputs.answer(grant) for grant in plan.grants])
         result = StepResult(plan.id, answers, placed.lanes, self._now, placed.available_ns, spread=parts.spread)
         self._launched.append((placed.known_ns, result))
+
+    def place(self, shape: StepShape, step: int, copied: tuple[int, int] = (0, 0)) -> Placed:
+        """When step number ``step``, started now, does what; ``copied`` blocks go to the host, and come from there."""
+        return self._place(self._cost.parts(shape, step), copied)
+
+    def _place(self, parts: StepParts, copied: tuple[int, int]) -> Placed:
+        wake = self._cost.wake_ns(max(0, self._now - self._busy_until))
+        if wake:
+            parts = parts._replace(device_ns=parts.device_ns + wake)
+        if copied != (0, 0):
+            parts = parts._replace(swap_ns=self._cost.copy_ns(*copied, self._block_size))
+        placed = self._lanes.place(self._now, parts)
+        self._busy_until = placed.known_ns
+        return placed
+
+    def again_ns(self, shape: StepShape, step: int) -> Ns:
+        """How long step number ``step`` takes, started now, right after one before it."""
+        self._busy_until = self._now + (took := self._cost.parts(shape, step).total_ns)
+        return took
+
+    def length(self, request: int) -> int:
+        """How long the answer of a request really is."""
+        return self._outputs.length(request)
 
     def wait(self, until_ns: Ns | None) -> StepResult | None:
         if self._launched and (until_ns is None or self._launched[0][0] <= until_ns):

@@ -133,8 +133,9 @@ class Step:
     start, end. The step spans ``planned_ns`` (planning began) to ``available_ns`` (its tokens could be read); only a
     ``host_gap`` lane, the host's book-keeping since the step before, lies ahead of it. A step may begin before the one
     before it has come back; records stand in the order of results, each step's decisions right before it.
-    KV counts are blocks after planning; ``copied_out`` and ``copied_in`` are blocks that the step copied between device
-    and host, ``host_used`` those of the host pool that hold something. Step ids count per ``instance``. ``spread`` is
+    ``digest`` is over the plan with the names of its blocks, and empty where they have none. KV counts are blocks after
+    planning; ``copied_out`` and ``copied_in`` are blocks that the step copied between device and host, ``host_used``
+    those of the host pool that hold something. Step ids count per ``instance``. ``spread`` is
     there where an instance is spread over devices.
     """
 
@@ -159,6 +160,41 @@ class Step:
     copied_out: int = 0
     copied_in: int = 0
     spread: Spread | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Consecutive steps of one make-up, in place of a `Step` each; `scheduler_core.evidence.expand` spells them out.
+
+    Some requests **decode along**: each step grants one token to each of them, which it emits. ``joined`` rows
+    (request, epoch, start) do so from the first of these steps on, those in ``left`` do not any more. ``grants`` and
+    ``stalled`` are those of others, as in `Step`; where there are any, it is one step.
+
+    The first step is number ``id``, planned at ``planned_ns``; each further one is planned when the one before it is
+    available. Times and block counts are lists with one number a step, the other counts are the same in all. ``lanes``
+    are the first step's; in a further one they have the same order and lengths, but ``compute`` takes what is left.
+    """
+
+    kind: ClassVar[str] = "steps"
+    id: int
+    planned_ns: Ns
+    available_ns: list[Ns]
+    joined: list[tuple[int, int, int]]
+    left: list[int]
+    grants: list[tuple[int, int, int, int, str, int, int]]
+    lanes: list[tuple[str, str, Ns, Ns]]
+    stalled: list[tuple[int, str]]
+    kv_used: list[int]
+    kv_cached: list[int]
+    kv_free: list[int]
+    waiting: int
+    running: int
+    paused: int
+    budget: int
+    instance: int = 0
+    host_used: int = 0
+    copied_out: int = 0
+    copied_in: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +326,7 @@ Record: TypeAlias = (
     | Admitted
     | Deferred
     | Step
+    | Steps
     | Preempted
     | Paused
     | Resumed
@@ -302,6 +339,13 @@ Record: TypeAlias = (
 )
 
 KINDS: dict[str, type[Record]] = {cls.kind: cls for cls in get_args(Record)}
+
+# Fields that hold rows: JSON knows lists only.
+_ROWS: dict[type[Record], tuple[str, ...]] = {
+    Step: ("grants", "lanes", "stalled"),
+    Steps: ("joined", "grants", "lanes", "stalled"),
+    Streamed: ("rows",),
+}
 
 
 def encode(record: Record) -> dict[str, Any]:
@@ -319,11 +363,8 @@ def decode(data: dict[str, Any]) -> Record:
     unknown = values.keys() - {item.name for item in fields(cls)}
     if unknown:
         raise ExecutorError(f"{kind}: unknown fields {sorted(unknown)}")
-    if cls is Step:
-        for name in ("grants", "lanes", "stalled"):
-            values[name] = [tuple(row) for row in values[name]]
-        if values.get("spread") is not None:
-            values["spread"] = Spread(*values["spread"])
-    elif cls is Streamed:
-        values["rows"] = [tuple(row) for row in values["rows"]]
+    for name in _ROWS.get(cls, ()):
+        values[name] = [tuple(row) for row in values[name]]
+    if cls is Step and values.get("spread") is not None:
+        values["spread"] = Spread(*values["spread"])
     return cls(**values)

@@ -41,8 +41,15 @@ def causal_pairs(start: int, length: int) -> int:
 
 def shape_of_step(step: Step) -> StepShape:
     """The shape of a recorded step, as `shape_of` gives it for its plan."""
-    prefill = decode = context = pairs = joined = 0
-    for _request, _epoch, start, length, phase, _sampled, hit_tokens in step.grants:
+    return shape_of_rows(step.grants)
+
+
+def shape_of_rows(
+    grants: Iterable[tuple[int, int, int, int, str, int, int]], decode: int = 0, context: int = 0
+) -> StepShape:
+    """The shape of recorded ``grants`` beside ``decode`` requests that decode and read ``context`` positions."""
+    prefill = pairs = joined = 0
+    for _request, _epoch, start, length, phase, _sampled, hit_tokens in grants:
         joined += start == hit_tokens
         if phase == _DECODE:
             decode += 1
@@ -58,9 +65,9 @@ def shape_of(plan: StepPlan) -> StepShape:
     return shape_of_grants(plan.grants)
 
 
-def shape_of_grants(grants: Iterable[Grant]) -> StepShape:
-    """The shape of some grants of a step. O(grants)."""
-    prefill = decode = context = pairs = joined = 0
+def shape_of_grants(grants: Iterable[Grant], decode: int = 0, context: int = 0) -> StepShape:
+    """The shape of ``grants`` beside ``decode`` requests that decode and read ``context`` positions. O(grants)."""
+    prefill = pairs = joined = 0
     for grant in grants:
         joined += joins(grant)
         if grant.phase is _DECODE:

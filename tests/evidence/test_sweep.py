@@ -52,7 +52,7 @@ def test_lanes_of_a_step_belong_to_its_participants() -> None:
         0, 11, [(0, 10)], compute=(3, 9),
         lanes=[("input_prepare", 2, 3), ("output_transfer", 9, 10), ("stream_output", 10, 11)],
     )  # fmt: skip
-    shape = StepTime(step)
+    shape = StepTime(step.planned_ns, step.available_ns, step.lanes)
     assert {PRECEDENCE[rank]: spent for rank, spent in shape.totals("prefill")} == {
         "input_prepare": ns(3), "compute_prefill": ns(6), "output_transfer": ns(1), "stream_output": ns(1)
     }  # fmt: skip

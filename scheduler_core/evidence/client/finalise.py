@@ -16,7 +16,7 @@ from scheduler_core.evidence.client.fold import CHUNK_INTS, ClientFold, ClientTa
 from scheduler_core.evidence.client.observations import Observations
 from scheduler_core.evidence.client.requests import ClientRequests
 from scheduler_core.evidence.columns import MISSING, Ints
-from scheduler_core.evidence.fold import Labels
+from scheduler_core.evidence.layout import Labels
 from scheduler_core.evidence.request_table import write_requests
 from scheduler_core.evidence.run_tables import RunTables, StepTotals, gaps_of_file
 from scheduler_core.evidence.schema import NOTES, RunSummary

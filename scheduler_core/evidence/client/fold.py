@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from scheduler_core.evidence.client.observations import Observations
 from scheduler_core.evidence.client.streams import Stream
 from scheduler_core.evidence.columns import MISSING, IntColumns, Ints
-from scheduler_core.evidence.fold import REQUEST_INTS, SEGMENT_COLUMNS, Labels, TakesRow, Window
+from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels, TakesRow
 from scheduler_core.evidence.sweep import SEND_DELAY, UNATTRIBUTED
+from scheduler_core.evidence.window import Window
 from scheduler_core.types.client_records import Answered, ClientEffort, Deployed, Observed, Profiled, Sent, Streamed
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.reasons import Outcome

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler_core.evidence.critical_path import PathSpans
+from scheduler_core.evidence.expand import expand
 from scheduler_core.files import whole
 from scheduler_core.types.records import Arrived, Finished, Loaded, Preempted, Record, RunStarted, Step
 from scheduler_core.types.time import NS_PER_US, Ns
@@ -35,7 +36,7 @@ def events(records: Iterable[Record], most_requests: int) -> Iterator[dict[str, 
     yield _name(_REQUESTS, "requests, critical path")
     resources: dict[str, int] = {}
     paths = _Paths(most_requests)
-    for record in records:
+    for record in expand(records):
         if isinstance(record, RunStarted):
             yield _instant("run started", 0, {"run": record.run, "policy": record.policy})
         elif isinstance(record, Step):

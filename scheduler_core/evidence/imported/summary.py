@@ -8,13 +8,14 @@ import numpy as np
 from scheduler_core.evidence.audit import Audit
 from scheduler_core.evidence.bootstrap import within_run_errors
 from scheduler_core.evidence.columns import MISSING, Ints
-from scheduler_core.evidence.fold import REQUEST_INTS, SEGMENT_COLUMNS, Labels, Window
 from scheduler_core.evidence.imported.measured import Measured, MeasuredRun
+from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels
 from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.evidence.requests import Column, Floats, Requests
 from scheduler_core.evidence.run_tables import RunTables, StepTotals
 from scheduler_core.evidence.schema import NOTES, Absence, Figure, RunSummary
 from scheduler_core.evidence.slo import tier_summaries
+from scheduler_core.evidence.window import Window
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import RunStarted
