@@ -87,7 +87,7 @@ class RunSummary(Spec):
     """Everything a list, a chart legend or a verdict needs of a run, without its records.
 
     ``outputs_digest`` is over the token ids of finished requests (None without real tokens), ``lengths_digest`` over
-    their numbers of tokens (``output_tokens`` in sum), ``decisions_digest`` chained over the plan digests of all
+    their numbers of tokens (``output_tokens`` in sum), ``decisions_digest`` chained over the decisions of all
     steps. ``initial_cache_blocks`` were in the prefix cache before the first step, ``observed_hit_share`` of the
     prompt tokens in that of the server which logged the traffic. ``reasons`` counts requests that
     did not finish by ``outcome: stage: reason``. ``longest_gap_causes`` counts warm finished measured requests by what
