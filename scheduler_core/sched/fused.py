@@ -90,8 +90,8 @@ class FusedInstance(Instance):
         if state.reset is not None:
             due_reset(state, self.policy, now_ns)
         self._build(now_ns)
-        if state.records:
-            state.records.clear()  # of what was revoked; nobody keeps records here
+        if state.records and not state.keeps_records:
+            state.records.clear()  # of what was revoked
         decoders = builder.decoders
         if builder.grants:
             grants, repeats = tuple(builder.grants.values()), False
