@@ -133,7 +133,7 @@ def _attempt(say: Emit, work: _Work, out: Path, stop: Deadline) -> ResultMessage
 def _sentence(profile: Profile) -> str:
     return (
         f"{profile.steps_measured} steps measured; steps left out of the fit are predicted to "
-        f"{profile.held_out_error_share:.1%} on average"
+        f"{profile.held_out_error_share:.1%} on average{profile.warning}"
     )
 
 

@@ -53,7 +53,9 @@ def calibrate(
         as_json(profile.canonical())
         return
     print(f"{profile.name}: {profile.model} on {profile.device}, {profile.steps_measured} steps measured")
-    print(f"held-out error {profile.held_out_error_share:.1%}, step noise {profile.residual_share:.1%}")
+    print(
+        f"held-out error {profile.held_out_error_share:.1%}, step noise {profile.residual_share:.1%}{profile.warning}"
+    )
 
 
 def _of_engine(name: str, model: str, changes: list[str], *, quick: bool) -> Any:

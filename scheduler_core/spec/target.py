@@ -180,6 +180,9 @@ class HostLink(Spec):
         return round(self.latency_ns + blocks * block_size * self.token_bytes * 1e9 / self.bytes_per_s)
 
 
+TRUSTED_ERROR = 0.25
+
+
 class Profile(Spec):
     """A device-and-model pair: what a modelled target runs on. ``kind`` says where its figures come from.
 
@@ -208,6 +211,13 @@ class Profile(Spec):
     measured_on: dict[str, str | int | float] = Field(description="Fingerprint of the machine.")
     kv_blocks: PositiveInt = 512
     model_length: PositiveInt = 4096
+
+    @property
+    def warning(self) -> str:
+        """What to add where the held-out error is told, if it is too large to plan by; else empty."""
+        if self.held_out_error_share <= TRUSTED_ERROR:
+            return ""
+        return ": too uncertain to plan by, so calibrate again while nothing else keeps the machine busy"
 
     @property
     def devices(self) -> int:

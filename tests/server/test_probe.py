@@ -145,3 +145,8 @@ def test_a_server_is_probed_and_becomes_a_profile(tmp_path: Path) -> None:
 def test_a_server_that_refuses_says_why(tmp_path: Path) -> None:
     with mock_server(mocked(token_budget=512, size=48)) as url, pytest.raises(InputError, match=r"no model 'other'"):
         probed(url, tmp_path, seconds=5, server={"url": url, "model": "other"})
+
+
+def test_a_profile_too_uncertain_to_plan_by_says_so() -> None:
+    assert TRUE.warning == "" and TRUE.model_copy(update={"held_out_error_share": 0.25}).warning == ""
+    assert "calibrate again" in TRUE.model_copy(update={"held_out_error_share": 0.3}).warning

@@ -1,4 +1,5 @@
-"""A real vLLM server on this machine's CPU, launched by the run: two step budgets, settings read back, a verdict.
+"""A real vLLM server on this machine's CPU, launched here: two step budgets, settings read back,
+a verdict; a probe.
 
 Needs ``HEADWAY_VLLM_PYTHON``, an interpreter that has vLLM. ``HEADWAY_VLLM_MODEL`` may name a folder with a small
 model; without, one with seeded weights is made.
@@ -12,9 +13,15 @@ from typing import Any
 import pytest
 
 from bench.peers.engines import folder
+from gpu_runner.calibrate.probe.probe import calibrate_server
 from headway.play import play
+from headway.serving import local_access
+from scheduler_core.sim.cost import StepCost
 from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.job import CalibrationJob
 from scheduler_core.spec.parse import parse
+from scheduler_core.spec.server import ServerTarget
+from scheduler_core.types.shape import StepShape
 
 PYTHON = os.environ.get("HEADWAY_VLLM_PYTHON", "")
 pytestmark = [
@@ -90,3 +97,22 @@ def test_two_step_budgets_of_a_real_server(launch_file: Path, tmp_path: Path) ->
         assert not [note for note in run.fingerprint["notes"] if "the server counted" in note]
     assert played.verdict is not None and played.verdict.comparisons[0].comparable, played.verdict
     assert played.verdict.comparisons[0].decision is not None
+
+
+def test_a_real_server_is_probed(launch_file: Path, tmp_path: Path) -> None:
+    """Its own settings are in the profile, and a step with a prompt in it takes longer than one without."""
+    server = parse(ServerTarget, {"launch": "cpu"})
+    policy = {"policy": "vllm_v1", "batch": {"token_budget": 1024, "size": 16}, "cache": {"block_size": 128}}
+    job = CalibrationJob.model_validate(
+        {
+            "run": "r", "name": "real", "server": server, "policy": policy, "access": local_access(server, ""),
+            "workdir": str(tmp_path),
+        }
+    )  # fmt: skip
+    found = calibrate_server(job, seconds=60, progress=lambda share: None, stop=lambda: False)
+    assert found.kv_blocks > 16 and found.model_length == 1024 and found.model == "small"
+    assert found.measured_on["token_budget"] == 1024 and str(found.measured_on["server"]).startswith("vllm 0.")
+    assert found.steps_measured > 50 and found.domain["prefill_tokens"] >= 64
+    cost = StepCost(found)
+    few, prompt = cost.step_ns(StepShape(0, 1, 300, 0), 0), cost.step_ns(StepShape(512, 1, 300, 131_328, 1), 0)
+    assert 0 < few < prompt
