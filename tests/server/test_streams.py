@@ -2,6 +2,7 @@
 
 import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,3 +166,16 @@ def test_events_do_not_depend_on_how_the_network_cut_them(cuts: list[int]) -> No
     events = [event for a, b in pairwise(places) for event in parser.feed(TEXT[a:b])]
     assert events == ['{"a": "é"}'.encode(), b"one\ntwo", b"[DONE]"]
     assert parser.comments == 1 and not parser.torn
+
+
+def test_a_stream_that_transformers_serve_sent_is_read_to_its_end() -> None:
+    """Recorded from the server of transformers 5.19: no finish reason until a last chunk, which has no text and the
+    usage in it, and no end mark. Five tokens, one a chunk.
+    """
+    sample = (Path(__file__).parent / "samples" / "transformers_serve.txt").read_text()
+    events = [f"{event}\n\n" for event in sample.split("\n\n") if event]
+    answer = Answer().hear(*((10 * (number + 1), event) for number, event in enumerate(events))).done()
+    assert answer.chunks == [(10, 1), (20, 1), (30, 1), (40, 1), (50, 1)]
+    assert answer.ending == Ending(Outcome.FINISHED, "stream", "")
+    heard = answer.exchange.heard
+    assert (heard.declared, heard.prompt_tokens, heard.done) == (5, 3, False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_runner.server.http.connection import Connection
 from gpu_runner.server.http.pool import ConnectError, Origin, Pool
 from scheduler_core.types.time import Ns
 
@@ -41,6 +42,10 @@ def request_bytes(
     if body or method == "POST":
         lines += ["content-type: application/json", f"content-length: {len(body)}"]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+class _UnheardError(NoAnswerError):
+    """The connection was lost before anything of the answer came."""
 
 
 class _Whole:
@@ -81,20 +86,34 @@ async def ask(
     Raises:
         NoAnswerError: no connection, no whole answer in time, or one that is too large.
     """
+    sent = request_bytes(pool.origin, method, path, headers=headers, body=body)
     try:
         async with asyncio.timeout(timeout_s):
-            connection = pool.idle() or await pool.open()
-            try:
-                whole = _Whole()
-                connection.send(request_bytes(pool.origin, method, path, headers=headers, body=body), whole)
-                await whole.done
-            except BaseException:
-                connection.close()
-                raise
-            finally:
-                pool.give_back(connection)
+            kept = pool.idle()
+            if kept is not None:
+                try:
+                    return await _exchange(pool, kept, sent)
+                except _UnheardError:
+                    pass  # the server closed it after the answer before, as some do after a failure of theirs
+            return await _exchange(pool, await pool.open(), sent)
     except ConnectError as error:
         raise NoAnswerError(str(error)) from None
     except TimeoutError:
         raise NoAnswerError(f"no answer within {timeout_s:g} s") from None
+
+
+async def _exchange(pool: Pool, connection: Connection, sent: bytes) -> Answer:
+    """The answer to ``sent`` on a connection that was handed out; `_UnheardError` where not even its head came."""
+    whole = _Whole()
+    try:
+        connection.send(sent, whole)
+        await whole.done
+    except NoAnswerError as error:
+        connection.close()
+        raise (_UnheardError if whole.answer.status == 0 else NoAnswerError)(str(error)) from None
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        pool.give_back(connection)
     return whole.answer
