@@ -168,14 +168,27 @@ def test_events_do_not_depend_on_how_the_network_cut_them(cuts: list[int]) -> No
     assert parser.comments == 1 and not parser.torn
 
 
+def recorded(name: str) -> Answer:
+    """A recorded stream, its events 10 ns apart."""
+    sample = (Path(__file__).parent / "samples" / name).read_text()
+    events = [f"{event}\n\n" for event in sample.split("\n\n") if event.strip()]
+    return Answer().hear(*((10 * (number + 1), event) for number, event in enumerate(events))).done()
+
+
 def test_a_stream_that_transformers_serve_sent_is_read_to_its_end() -> None:
     """Recorded from the server of transformers 5.19: no finish reason until a last chunk, which has no text and the
     usage in it, and no end mark. Five tokens, one a chunk.
     """
-    sample = (Path(__file__).parent / "samples" / "transformers_serve.txt").read_text()
-    events = [f"{event}\n\n" for event in sample.split("\n\n") if event]
-    answer = Answer().hear(*((10 * (number + 1), event) for number, event in enumerate(events))).done()
+    answer = recorded("transformers_serve.txt")
     assert answer.chunks == [(10, 1), (20, 1), (30, 1), (40, 1), (50, 1)]
     assert answer.ending == Ending(Outcome.FINISHED, "stream", "")
     heard = answer.exchange.heard
     assert (heard.declared, heard.prompt_tokens, heard.done) == (5, 3, False)
+
+
+def test_a_stream_that_llama_cpp_sent_is_read_though_it_counts_no_tokens() -> None:
+    """Recorded from llama-cpp-python's server: no usage even when asked for it, so a chunk with text is a token."""
+    answer = recorded("llama_cpp_python.txt")
+    assert answer.chunks == [(10, 1), (20, 1), (30, 1), (40, 1), (50, 1)]
+    assert answer.ending == Ending(Outcome.FINISHED, "stream", "")
+    assert (answer.exchange.heard.declared, answer.exchange.heard.done) == (None, True)
