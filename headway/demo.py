@@ -1,6 +1,6 @@
 """The demo experiment: static batching against continuous batching at two token budgets, sized to this machine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,14 +131,9 @@ class _Source:
 def _tiers(compared: Mapping[str, PolicySpec], plan: ArrivalPlan, machine: sizing.Machine) -> dict[str, Any]:
     """One tier with promises that this machine can keep: twice the 95th percentiles of the arm that waits least."""
     served = [sizing.simulate(policy, plan.requests, machine) for policy in compared.values()]
-    best = min(served, key=lambda run: _p95(run.ttft_s))
-    ttft_ms, tpot_ms = 2000 * _p95(best.ttft_s), 2000 * _p95(best.tpot_s)
+    best = min(served, key=lambda run: sizing.p95(run.ttft_s))
+    ttft_ms, tpot_ms = 2000 * sizing.p95(best.ttft_s), 2000 * sizing.p95(best.tpot_s)
     return {"chat": {"ttft_ms": float(f"{ttft_ms:.2g}"), "tpot_ms": float(f"{tpot_ms:.2g}"), "share": 1.0}}
-
-
-def _p95(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return ordered[int(0.95 * (len(ordered) - 1))]
 
 
 def _power_of_two(value: float, *, least: int) -> int:

@@ -1,24 +1,28 @@
 """Choosing how much load an experiment offers, from a calibrated profile: pure, deterministic, no clock.
 
 Capacity is what a policy completes per second while it never runs out of waiting requests: the rate at which its queue
-stops being stable. A demo is sized to a share of the best arm's capacity.
+stops being stable. A demo is sized to a share of the best arm's capacity: the lowest at which the model says that the
+first arm's users wait plainly longer than the others'. What is then measured decides all the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_core.drive.driver import Driver
-from scheduler_core.policies.presets import Capacity, build_instance
-from scheduler_core.sim.executor import SimulatedExecutor
+from scheduler_core.policies.presets import Capacity, build_policy
+from scheduler_core.sim.cost import StepCost
+from scheduler_core.sim.fastforward import FastForward
+from scheduler_core.sim.rows import RequestRow
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import Profile
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.reasons import Outcome
-from scheduler_core.types.records import Arrived, Finished, Record, Step
-from scheduler_core.types.time import Ns, s_from_ns
+from scheduler_core.types.time import s_from_ns
 from scheduler_core.workload.plan import ArrivalPlan
 
-LOAD_SHARE = 0.7
+LOAD_SHARES = (0.7, 0.8, 0.9, 1.0)
+PLAINLY = 0.9
+"""Tail of the time to the end, relative to the first arm's, at which a difference is plain on a noisy machine."""
+
 RUN_S = 6.0
 RUN_LIMIT_S = 7.5
 FEWEST_REQUESTS = 24
@@ -48,18 +52,29 @@ class Machine:
 
 @dataclass(frozen=True)
 class Size:
-    """A chosen load. ``run_s`` is the predicted duration of a run of each arm, start-up not included."""
+    """A chosen load.
+
+    ``run_s`` is the predicted duration of a run of each arm, start-up not included; ``e2e_p95_s`` the predicted tail of
+    its requests' times from arrival to end.
+    """
 
     requests: int
     rate_rps: float
     lengths_scale: float
     capacity_rps: float
     run_s: dict[str, float]
+    e2e_p95_s: dict[str, float]
 
     @property
     def load_share(self) -> float:
         """Offered rate as a share of the best arm's capacity."""
         return self.rate_rps / self.capacity_rps
+
+    @property
+    def plain(self) -> bool:
+        """Whether every other arm's tail is plainly shorter than the first arm's."""
+        first, *others = self.e2e_p95_s.values()
+        return all(other <= PLAINLY * first for other in others)
 
 
 @dataclass(frozen=True)
@@ -67,6 +82,7 @@ class Served:
     """A simulated run: when requests finished, and what they waited, each in order of finishing; without noise."""
 
     finished_s: list[float]
+    e2e_s: list[float]
     ttft_s: list[float]
     tpot_s: list[float]
 
@@ -78,17 +94,20 @@ class Served:
 
 def simulate(policy: PolicySpec, requests: Sequence[PlannedRequest], machine: Machine) -> Served:
     """Serve ``requests`` under ``policy`` on the modelled machine."""
-    times = _Times()
-    driver = Driver(
-        instance=build_instance(policy, machine.capacity),
-        requests=requests,
-        executor=SimulatedExecutor(profile=machine.profile, block_size=policy.cache.block_size or 16),
-        sink=times,
-        stop=lambda: False,
-        law_interval=4096,
+    rows: list[RequestRow] = []
+    FastForward(build_policy(policy, machine.capacity), StepCost(machine.profile), rows.append).run(requests)
+    ended = [row for row in rows if row.outcome == Outcome.FINISHED]
+    first_ns = [row.first_token_ns if row.first_token_ns is not None else row.end_ns for row in ended]
+    return Served(
+        finished_s=[s_from_ns(row.end_ns) for row in ended],
+        e2e_s=[s_from_ns(row.end_ns - row.arrival_ns) for row in ended],
+        ttft_s=[s_from_ns(first - row.arrival_ns) for first, row in zip(first_ns, ended, strict=True)],
+        tpot_s=[
+            s_from_ns(row.end_ns - first) / (row.output_tokens - 1)
+            for first, row in zip(first_ns, ended, strict=True)
+            if row.output_tokens > 1
+        ],
     )
-    driver.run()
-    return times.served()
 
 
 def capacity_rps(policy: PolicySpec, plan: ArrivalPlan, machine: Machine) -> float:
@@ -105,20 +124,28 @@ def capacity_rps(policy: PolicySpec, plan: ArrivalPlan, machine: Machine) -> flo
 
 
 def choose(plans: Plans, arms: Arms, machine: Machine, *, scale_limit: float = 1.0) -> Size:
-    """The load at which a run lasts about `RUN_S` at `LOAD_SHARE` of the best arm's capacity.
+    """The lowest of `LOAD_SHARES` at which the difference between the arms is `Size.plain`, else the highest.
 
     Args:
         plans: The frozen plan of (requests, rate in requests per second, lengths scale).
-        arms: The policies to be compared on such a plan.
+        arms: The policies to be compared on such a plan, the one to start from first.
         machine: Profile and pool.
         scale_limit: Longest lengths that fit the model, as a scale.
 
-    Lengths are shrunk until enough requests fit into a run of every arm for its percentiles to mean something; on a
-    fast machine lengths stay and the number of requests grows.
+    A run lasts about `RUN_S`. Lengths are shrunk until enough requests fit into a run of every arm for its percentiles
+    to mean something; on a fast machine lengths stay and the number of requests grows.
     """
-    scale, best = _scale(plans, arms, machine, scale_limit)
+    for share in LOAD_SHARES:
+        size = _sized(share, plans, arms, machine, scale_limit)
+        if size.plain:
+            break
+    return size
+
+
+def _sized(share: float, plans: Plans, arms: Arms, machine: Machine, scale_limit: float) -> Size:
+    scale, best = _scale(share, plans, arms, machine, scale_limit)
     for _ in range(SHRINKS):
-        size = _at(scale, best, plans, arms, machine)
+        size = _at(share * best, scale, best, plans, arms, machine)
         longest = max(size.run_s.values())
         if longest <= RUN_LIMIT_S or scale <= SMALLEST_SCALE:
             break
@@ -127,22 +154,23 @@ def choose(plans: Plans, arms: Arms, machine: Machine, *, scale_limit: float = 1
     return size
 
 
-def _at(scale: float, best: float, plans: Plans, arms: Arms, machine: Machine) -> Size:
+def _at(rate_rps: float, scale: float, best: float, plans: Plans, arms: Arms, machine: Machine) -> Size:
     """The load at a lengths scale: as many requests as fit, but not fewer than `WANTED_REQUESTS` if they exist."""
-    rate = _rounded(LOAD_SHARE * best)
+    rate = _rounded(rate_rps)
     requests = _bounded(round(rate * RUN_S))
     while True:
         plan = plans(requests, rate, scale)
-        run_s = {name: simulate(policy, plan.requests, machine).duration_s for name, policy in arms(plan).items()}
+        served = {name: simulate(policy, plan.requests, machine) for name, policy in arms(plan).items()}
+        run_s = {name: run.duration_s for name, run in served.items()}
         fitting = max(round(requests * RUN_LIMIT_S / max(run_s.values()) * 0.97), WANTED_REQUESTS)
         if fitting >= requests:
-            return Size(requests, rate, scale, best, run_s)
+            return Size(requests, rate, scale, best, run_s, {name: p95(run.e2e_s) for name, run in served.items()})
         requests = fitting
 
 
-def _scale(plans: Plans, arms: Arms, machine: Machine, limit: float) -> tuple[float, float]:
+def _scale(share: float, plans: Plans, arms: Arms, machine: Machine, limit: float) -> tuple[float, float]:
     """The largest lengths scale at which `WANTED_REQUESTS` fit into a run, and the best arm's capacity there."""
-    wanted = WANTED_REQUESTS / RUN_S / LOAD_SHARE
+    wanted = WANTED_REQUESTS / RUN_S / share
 
     def best_at(scale: float) -> float:
         return _best(plans(BURST_REQUESTS, wanted, scale), arms, machine)
@@ -174,32 +202,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.2g}")
 
 
-class _Times:
-    """A sink that keeps arrival, first token and end of each request, and nothing else."""
-
-    def __init__(self) -> None:
-        self._arrived: dict[int, Ns] = {}
-        self._first: dict[int, Ns] = {}
-        self._ended: list[Finished] = []
-
-    def write(self, record: Record) -> None:
-        if isinstance(record, Arrived):
-            self._arrived[record.request] = record.at_ns
-        elif isinstance(record, Step):
-            for request, _, _, _, _, sampled, _ in record.grants:
-                if sampled:
-                    self._first.setdefault(request, record.available_ns)
-        elif isinstance(record, Finished) and record.outcome == Outcome.FINISHED:
-            self._ended.append(record)
-
-    def served(self) -> Served:
-        ended = self._ended
-        return Served(
-            finished_s=[s_from_ns(end.at_ns) for end in ended],
-            ttft_s=[s_from_ns(self._first[end.request] - self._arrived[end.request]) for end in ended],
-            tpot_s=[
-                s_from_ns(end.at_ns - self._first[end.request]) / (end.output_tokens - 1)
-                for end in ended
-                if end.output_tokens > 1
-            ],
-        )
+def p95(values: Sequence[float]) -> float:
+    """The value at the 95th hundredth of the ranks."""
+    ordered = sorted(values)
+    return ordered[int(0.95 * (len(ordered) - 1))]

@@ -66,7 +66,8 @@ def test_the_demo_fits_its_time_on_any_machine(name: str) -> None:
     size = made.size
     runs = len(made.experiment.runs())
     assert runs == 15
-    assert size.load_share == pytest.approx(sizing.LOAD_SHARE, rel=0.06)
+    assert any(size.load_share == pytest.approx(share, rel=0.06) for share in sizing.LOAD_SHARES)
+    assert size.plain
     assert sum(size.run_s.values()) * made.experiment.repeats + START_UP_S * runs <= 180
     assert sizing.FEWEST_REQUESTS <= size.requests <= sizing.MOST_REQUESTS
     assert size.lengths_scale <= 1
