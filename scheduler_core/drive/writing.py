@@ -58,6 +58,7 @@ def step_record(
         host_used=now.host_used,
         copied_out=len(plan.copies_out),
         copied_in=len(plan.copies_in),
+        evicted_ahead=planned.evicted_ahead,
         spread=result.spread,
     )
 

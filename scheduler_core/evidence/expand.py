@@ -89,6 +89,7 @@ def _spelled_out(record: Steps, along: dict[int, tuple[int, int]], order: dict[i
             host_used=record.host_used,
             copied_out=record.copied_out,
             copied_in=record.copied_in,
+            evicted_ahead=record.evicted_ahead,
         )
         for request, (epoch, start) in along.items():
             along[request] = epoch, start + 1

@@ -350,7 +350,7 @@ class RunFold:
             counts.prefill, counts.decode, counts.recompute, counts.prefilling, counts.decoding, len(record.stalled),
             *blocks, record.waiting, record.running, record.paused, record.budget, _int(device_bytes), record.instance,
             *idle[:2], self.labels.causes.code(idle[2]) if idle[2] else MISSING, record.host_used, record.copied_out,
-            record.copied_in, *spread_row(record.spread if isinstance(record, Step) else None),
+            record.copied_in, record.evicted_ahead, *spread_row(record.spread if isinstance(record, Step) else None),
         )  # fmt: skip
 
     def _path(self, instance: int, shape: StepTime) -> Ns:

@@ -19,7 +19,7 @@ STEP_INTS = (
     "step", "planned_ns", "available_ns", "compute_ns", "work_ns", "path_ns", "prefill_tokens", "decode_tokens",
     "recompute_tokens", "prefill_requests", "decode_requests", "stalled", "kv_used", "kv_cached", "kv_free", "waiting",
     "running", "paused", "budget", "device_bytes", "instance", "idle_ns", "idle_empty_ns", "idle_cause", "host_used",
-    "copied_out", "copied_in", *SPREAD_INTS,
+    "copied_out", "copied_in", "evicted_ahead", *SPREAD_INTS,
 )  # fmt: skip
 GAP_INTS = ("request", "token", "at_ns", "gap_ns", "cause")
 

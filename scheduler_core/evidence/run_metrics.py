@@ -207,6 +207,8 @@ def _cache_and_memory() -> list[Metric]:
              _step_sum("copied_out", "copied_in"), "pool"),
         _run("host_peak_blocks", "blocks", "most blocks of the host pool that held something", "none",
              lambda run: float(run.steps.peaks["host_used"]), "pool"),
+        _run("evicted_ahead_blocks", "blocks", "cached KV blocks evicted ahead of need, to have clean ones", "none",
+             _step_sum("evicted_ahead"), "pool"),
         _run("recomputed_tokens", "tokens", "tokens computed again after preemptions", "lower",
              _sum("recomputed_tokens")),
     ]  # fmt: skip

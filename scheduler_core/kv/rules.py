@@ -10,13 +10,16 @@ class CacheRules:
 
     ``index`` is ``none``, ``hash`` or ``radix``; ``eviction`` one of `scheduler_core.kv.eviction.EVICTIONS`. The host
     pool, where swapped requests wait, has ``host_blocks`` blocks; ``host_prefix_blocks`` more are for what evicted
-    blocks held (`scheduler_core.kv.host_tier`).
+    blocks held (`scheduler_core.kv.host_tier`). With fewer than ``clean_low`` blocks clean after planning, cached ones
+    are evicted until ``clean_high`` are.
     """
 
     index: str = "hash"
     eviction: str = "lru"
     host_blocks: int = 0
     host_prefix_blocks: int = 0
+    clean_low: int = 0
+    clean_high: int = 0
 
     @property
     def copies(self) -> bool:

@@ -41,7 +41,7 @@ _POOL = {
     "cache.eviction": "Which cached blocks go first: lru, fifo, lfu, slru (never hit goes first), aged (lfu with "
     "ageing), cost (uses x cost of computing again per size). fifo and cost need prefix radix.",
     "cache.host_blocks": "KV blocks of the pool in host memory, for requests that are swapped out. 0: none.",
-    **described("cache", "host_prefix_blocks", "tenant_quota", "tenant_quotas"),
+    **described("cache", "host_prefix_blocks", "clean_low", "clean_high", "tenant_quota", "tenant_quotas"),
     **{f"pools.{name}": str(field.description) for name, field in PoolsSection.model_fields.items()},
     **{f"execution.{name}": str(field.description) for name, field in ExecutionSection.model_fields.items()},
 }
@@ -163,7 +163,7 @@ def _defaults(
     )
 
 
-_PREFIX = ("cache.prefix", "cache.eviction", "cache.host_prefix_blocks")
+_PREFIX = tuple(f"cache.{name}" for name in ("prefix", "eviction", "host_prefix_blocks", "clean_low", "clean_high"))
 _UNCACHED = {name: text for name, text in _POOL.items() if name not in _PREFIX}
 
 SARATHI = Manifest(

@@ -47,6 +47,8 @@ def with_pool(policy: PolicySet, spec: PolicySpec, profile: Profile | None) -> P
             eviction=cache.eviction or "lru",
             host_blocks=cache.host_blocks or 0,
             host_prefix_blocks=cache.host_prefix_blocks or 0,
+            clean_low=int((cache.clean_low or 0) * policy.limits.kv_blocks),
+            clean_high=int((cache.clean_high or cache.clean_low or 0) * policy.limits.kv_blocks),
         ),
         preemption=_preemption(spec, policy.limits.block_size, profile),
         quotas=_quotas(cache, policy.limits.kv_blocks),

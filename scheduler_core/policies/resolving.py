@@ -51,6 +51,13 @@ def _cache_problems(cache: dict[str, Any]) -> Iterator[Problem]:
         )
     if cache.get("host_prefix_blocks") and cache.get("prefix") in (None, "none"):
         yield Problem("cache.host_prefix_blocks", "keeps what a prefix cache evicts: set cache.prefix, or 0 here")
+    low, high = cache.get("clean_low") or 0, cache.get("clean_high")
+    if low and cache.get("prefix") in (None, "none"):
+        yield Problem("cache.clean_low", "evicts what a prefix cache holds: set cache.prefix, or 0 here")
+    if high and high < low:
+        yield Problem("cache.clean_high", f"{high:g} is below clean_low ({low:g}); use at least that, or leave it out")
+    if high and not low:
+        yield Problem("cache.clean_high", "is where eviction below clean_low ends: set cache.clean_low as well")
     if cache.get("preemption") in ("swap", "cheapest") and not cache.get("host_blocks"):
         yield Problem("cache.preemption", f"{cache['preemption']} copies to host memory: set cache.host_blocks as well")
 

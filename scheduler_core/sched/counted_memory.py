@@ -14,7 +14,7 @@ from scheduler_core.types.reasons import Defer
 
 
 class NamelessBlocks:
-    """What pools have in common whose blocks have no identity: no tables for kernels, no copies to a host pool."""
+    """What pools have in common whose blocks have no identity: no tables for kernels, no host pool, no marks."""
 
     __slots__ = ("block_size", "by_member", "host", "pledged")
 
@@ -39,6 +39,9 @@ class NamelessBlocks:
 
     def forget_swapped(self, request: LiveRequest) -> None:
         return None
+
+    def evict_ahead(self) -> int:
+        return 0
 
     def take_moves(self) -> Moves:
         return NO_MOVES

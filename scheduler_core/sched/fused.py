@@ -37,6 +37,7 @@ class FusedInstance(Instance):
         self._publishes_early = by_member and policy.publish is Publish.AT_GRANT
         self._copies = policy.cache.copies
         self._keeps_evicted = policy.cache.host_prefix_blocks > 0
+        self._clean_low = policy.cache.clean_low
         self.undisturbed = Undisturbed(state, policy) if may_be_undisturbed(policy) else None
 
     @property
@@ -97,6 +98,7 @@ class FusedInstance(Instance):
             grants, repeats = tuple(builder.grants.values()), False
         elif decoders:
             grants, repeats = (), not builder.preempted and decoders == len(state.running)
+            repeats = repeats and not builder.evicted_ahead
             if self.policy.arrange is not None and state.waiting:
                 repeats = False  # every step may put another one first
         else:
@@ -104,12 +106,13 @@ class FusedInstance(Instance):
             return None
         number = state.next_step
         state.next_step += 1
+        context, gone = state.cohort.context_tokens, builder.evicted_ahead
         if not self._copies:
-            return FusedStep(number, grants, decoders, state.cohort.context_tokens, repeats)
+            return FusedStep(number, grants, decoders, context, repeats, evicted_ahead=gone)
         moves = state.memory.take_moves()
         out, back = len(moves.copies_out), len(moves.copies_in)
         repeats = repeats and not out and not back
-        return FusedStep(number, grants, decoders, state.cohort.context_tokens, repeats, out, back)
+        return FusedStep(number, grants, decoders, context, repeats, out, back, gone)
 
     def during(self, step: FusedStep) -> None:
         """Events delivered from now on meet ``step`` as it runs, until it is completed."""
@@ -134,6 +137,8 @@ class FusedInstance(Instance):
         need = state.cohort.growth()
         if need > memory.free or (self._keeps_evicted and need > memory.clean):
             return False  # what is evicted is copied to the host, which takes time
+        if self._clean_low and memory.cached and memory.clean - need < self._clean_low:
+            return False  # something will be evicted ahead of need
         if need or self._publishes_early:
             memory.grow_cohort(state.cohort, need, publish=self._publishes_early)
         state.next_step += 1
@@ -169,7 +174,7 @@ class FusedInstance(Instance):
 def _memory_for(policy: PolicySet) -> Memory | None:
     """The cheapest pool that counts as the policy's own would; None: that one."""
     blocks, size, rules = policy.limits.kv_blocks, policy.limits.block_size, policy.cache
-    if rules.copies:
+    if rules.copies or rules.clean_low:
         return None
     if not policy.prefix_cache:
         return CountedMemory(blocks=blocks, block_size=size)

@@ -150,7 +150,8 @@ class Instance:
         plan = StepPlan(state.next_step, tuple(builder.grants.values()), tuple(state.released), *moves)
         state.next_step += 1
         state.released.clear()
-        planned = Planned(plan, now_ns, builder.stalled(), self.occupancy(), self.policy.limits.token_budget)
+        counts = self.occupancy(), self.policy.limits.token_budget, builder.evicted_ahead
+        planned = Planned(plan, now_ns, builder.stalled(), *counts)
         state.in_flight.append(planned)
         return planned
 

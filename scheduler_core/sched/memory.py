@@ -107,6 +107,9 @@ class Memory(Protocol):
     def forget_swapped(self, request: LiveRequest) -> None:
         """Give up what a request has in host memory."""
 
+    def evict_ahead(self) -> int:
+        """Evict cached content where fewer blocks are clean than the rules want; returns how many blocks held it."""
+
     def forget(self) -> int:
         """Give up all cached content of device and host because it is void (V-26); returns how many blocks held it."""
 
@@ -163,8 +166,8 @@ class BlockMemory:
     """
 
     __slots__ = (
-        "_in", "_index", "_keys", "_ledger", "_out", "_rebinds", "_tier", "block_size", "by_member", "caching", "host",
-        "pledged",
+        "_in", "_index", "_keys", "_ledger", "_marks", "_out", "_rebinds", "_tier", "block_size", "by_member",
+        "caching", "host", "pledged",
     )  # fmt: skip
 
     def __init__(self, *, blocks: int, block_size: int, rules: CacheRules, first_block: int = 0) -> None:
@@ -174,6 +177,7 @@ class BlockMemory:
         self._index = _index(rules, blocks=first_block + blocks, block_size=block_size)
         self._ledger = Ledger(blocks, self._index, first=first_block)
         self._keys = ChainKeys(block_size)
+        self._marks = rules.clean_low, rules.clean_high
         self.host = HostPool(rules.host_blocks)
         self._tier: HostTier | None = None
         if rules.host_prefix_blocks:
@@ -339,6 +343,11 @@ class BlockMemory:
     def forget_swapped(self, request: LiveRequest) -> None:
         self.host.give_back(request.host_table)
         request.host_table, request.saved = [], 0
+
+    def evict_ahead(self) -> int:
+        low, high = self._marks
+        clean = self._ledger.clean
+        return self._ledger.evict(high - clean) if clean < low else 0
 
     def forget(self) -> int:
         return self._ledger.forget() + (0 if self._tier is None else self._tier.forget())

@@ -24,13 +24,17 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A step to launch. ``stalled`` are resident requests that got nothing, with the cause."""
+    """A step to launch. ``stalled`` are resident requests that got nothing, with the cause.
+
+    ``evicted_ahead`` are cached blocks that were made clean for the steps to come.
+    """
 
     plan: StepPlan
     planned_ns: Ns
     stalled: tuple[tuple[int, str], ...]
     occupancy: Occupancy
     budget: int
+    evicted_ahead: int = 0
 
 
 class FusedStep(NamedTuple):
@@ -38,7 +42,7 @@ class FusedStep(NamedTuple):
 
     ``context_tokens`` are the KV positions that the decoders read. ``may_repeat``: as long as no event comes and the
     pool has room, the next step is the same again. ``copied_out`` and ``copied_in`` are blocks copied to and from the
-    host.
+    host, ``evicted_ahead`` as of `Planned`.
     """
 
     id: int
@@ -48,6 +52,12 @@ class FusedStep(NamedTuple):
     may_repeat: bool
     copied_out: int = 0
     copied_in: int = 0
+    evicted_ahead: int = 0
+
+    @property
+    def moves(self) -> bool:
+        """Whether what blocks hold changes beside what the step computes."""
+        return bool(self.copied_out or self.copied_in or self.evicted_ahead)
 
     def shape(self) -> StepShape:
         """What the step's duration depends on. O(grants)."""

@@ -48,10 +48,12 @@ class StepBuilder:
         self._closes = policy.slots is None and not policy.admits_without_budget
         self._by_phase = limits.by_phase
         self._keeps = policy.preemption is not None and policy.preemption.keeps
+        self._evicts_ahead = policy.cache.clean_low > 0
         self._book = None if policy.quotas is None else QuotaBook(state, policy.quotas)
         self.grants: dict[int, Grant] = {}
         self.decoders = 0  # members of the cohort served in this step
         self.preempted = False
+        self.evicted_ahead = 0  # cached blocks given up so that there are clean ones for the next steps
         self._gave_way: set[int] = set()
         self.deferral: tuple[LiveRequest, Deferral] | None = None
 
@@ -71,6 +73,8 @@ class StepBuilder:
         self._round()
         while self.state.stopped and not self.grants and not self.decoders and self._revoke():
             self._round()
+        if self._evicts_ahead:
+            self.evicted_ahead = self.state.memory.evict_ahead() if self.grants or self.decoders else 0
         if self.state.keeps_records:
             self._record_deferral()
         self._assert_limits()

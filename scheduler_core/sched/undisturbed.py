@@ -47,7 +47,7 @@ def may_be_undisturbed(policy: PolicySet) -> bool:
         if item.name not in _KNOWN
     )
     plain = plain and policy.publish is Publish.AT_GRANT and policy.retain is Retain.REQUEST
-    return plain and policy.groups_decodes and not policy.cache.copies
+    return plain and policy.groups_decodes and not policy.cache.copies and not policy.cache.clean_low
 
 
 class Ends(Protocol):

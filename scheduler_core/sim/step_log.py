@@ -38,7 +38,7 @@ class StepLog:
     def step(self, step: FusedStep, made: MakeUp, placed: Placed, planned_ns: Ns, rows: list[Row]) -> None:
         """Take a step that came back, with the ``rows`` of those who do not decode along."""
         now = made.occupancy
-        if not rows and made.repeats and self._continues(now):
+        if not (rows or step.moves) and made.repeats and self._continues(now):
             self.again(placed.available_ns, now)
             return
         self.flush()
@@ -61,6 +61,7 @@ class StepLog:
             host_used=now.host_used,
             copied_out=step.copied_out,
             copied_in=step.copied_in,
+            evicted_ahead=step.evicted_ahead,
         )
 
     def again(self, available_ns: Ns, now: Occupancy) -> None:
@@ -75,7 +76,7 @@ class StepLog:
     def _continues(self, now: Occupancy) -> bool:
         """Whether the newest step differs from one that repeats it in nothing that a record has once."""
         last = self._open
-        if last is None or last.grants or last.stalled:
+        if last is None or last.grants or last.stalled or last.copied_out or last.copied_in or last.evicted_ahead:
             return False
         return (last.waiting, last.running, last.paused, last.host_used) == (
             now.waiting,

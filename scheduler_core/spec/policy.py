@@ -128,6 +128,14 @@ class CacheSection(Spec):
         description="KV blocks in host memory for what the prefix cache evicts, least recently used going first. What "
         "is found there is copied back, which takes the link's time. 0: evicted content is gone.",
     )
+    clean_low: Share | None = Field(
+        None,
+        description="Low mark: with fewer blocks clean after a step was planned than this share of the pool, cached "
+        "content is evicted ahead of need. 0: only when a block is needed.",
+    )
+    clean_high: Share | None = Field(
+        None, description="High mark: eviction ahead of need goes on until this share is clean. Absent: as clean_low."
+    )
     watermark: Share | None = Field(
         None, description="Share of the pool kept free when a waiting request is admitted beside running ones."
     )

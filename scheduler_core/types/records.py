@@ -135,8 +135,8 @@ class Step:
     before it has come back; records stand in the order of results, each step's decisions right before it.
     ``digest`` is over the plan with the names of its blocks, and empty where they have none. KV counts are blocks after
     planning; ``copied_out`` and ``copied_in`` are blocks that the step copied between device and host, ``host_used``
-    those of the host pool that hold something. Step ids count per ``instance``. ``spread`` is
-    there where an instance is spread over devices.
+    those of the host pool that hold something, ``evicted_ahead`` cached ones that were evicted to have clean ones for
+    the next steps. Step ids count per ``instance``. ``spread`` is there where an instance is spread over devices.
     """
 
     kind: ClassVar[str] = "step"
@@ -159,6 +159,7 @@ class Step:
     host_used: int = 0
     copied_out: int = 0
     copied_in: int = 0
+    evicted_ahead: int = 0
     spread: Spread | None = None
 
 
@@ -168,7 +169,8 @@ class Steps:
 
     Some requests **decode along**: each step grants one token to each of them, which it emits. ``joined`` rows
     (request, epoch, start) do so from the first of these steps on, those in ``left`` do not any more. ``grants`` and
-    ``stalled`` are those of others, as in `Step`; where there are any, it is one step.
+    ``stalled`` are those of others, as in `Step`; where there are any, or blocks were copied or evicted ahead of need,
+    it is one step.
 
     The first step is number ``id``, planned at ``planned_ns``; each further one is planned when the one before it is
     available. Times and block counts are lists with one number a step, the other counts are the same in all. ``lanes``
@@ -195,6 +197,7 @@ class Steps:
     host_used: int = 0
     copied_out: int = 0
     copied_in: int = 0
+    evicted_ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
