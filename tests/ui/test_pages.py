@@ -11,8 +11,9 @@ from django.urls import reverse
 from controlplane.accounts.models import User
 from controlplane.runs.models import Run
 from controlplane.ui.urls import urlpatterns
+from scheduler_core.verdict.titles import metric_title
 from tests.ui.conftest import World, signed_in
-from tests.ui.samples import HOSTILE
+from tests.ui.samples import HOSTILE, SUMMARY
 
 ARGUMENTS: dict[str, Callable[[World], list[Any]]] = {
     "experiment": lambda w: [w.experiment.pk],
@@ -193,6 +194,29 @@ def test_absences_read_as_words_never_as_zero(browser: Client, world: World) -> 
     assert "too few samples" in body and "not measured" in body
     assert re.search(r"<dt>TTFT p95</dt><dd>\s*123<small> ms</small>", body)
     assert re.search(r"<dt>Completion</dt><dd>\s*100<small> %</small>", body)
+
+
+def test_a_run_shows_what_the_devices_of_an_instance_did(browser: Client, world: World) -> None:
+    """One row a figure that the run has, with its unit; of one-device instances, which have none, no table at all."""
+    path, heading = path_of("run", world), "Devices of an instance</th>"
+    assert heading not in browser.get(path).content.decode()
+    figures: dict[str, dict[str, Any]] = {
+        "collective_ms": {"value": 40.0, "unit": "ms"},
+        "exposed_collective_ms": {"value": 12.5, "unit": "ms"},
+        "bubble_ms": {"value": 0.0, "unit": "ms"},
+        "expert_load_imbalance": {"value": None, "unit": "x", "absence": "not_applicable"},
+    }
+    described = {name: {"n": None, "absence": None, "note": "", **figure} for name, figure in figures.items()}
+    summary = {**SUMMARY, "metrics": {**SUMMARY["metrics"], **described}}
+    Run.objects.filter(pk=world.run.pk).update(summary=summary)
+    body = browser.get(path).content.decode()
+    table = body[body.index(heading) :].split("</table>")[0]
+    rows = re.findall(r'<th scope="row">(.*?)</th><td class="num">\s*(.*?)\s*</td>', table, re.DOTALL)
+    assert [(title, " ".join(re.sub(r"<[^>]*>", " ", value).split())) for title, value in rows] == [
+        (metric_title("collective_ms"), "40 ms"),
+        (metric_title("exposed_collective_ms"), "12.5 ms"),
+        (metric_title("bubble_ms"), "0 ms"),
+    ]
 
 
 @pytest.mark.parametrize("status", ["404", "403"])
