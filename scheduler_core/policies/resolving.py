@@ -135,16 +135,14 @@ def _check_split(pools: PoolsSection, topology: Topology) -> None:
     if not prefill or set(prefill) >= set(topology.groups):
         message = f"name the groups that compute prompts and leave at least one to decode; the target has {groups}"
         problems.append(Problem("pools.prefill", message))
-    if pools.move == "chunks" and pools.reserve == "ready":
-        problems.append(Problem("pools.move", "chunks have somewhere to go only with reserve: before or arrival"))
+    if pools.move in ("chunks", "layers") and pools.reserve == "ready":
+        message = f"{pools.move} have somewhere to go only with reserve: before or arrival"
+        problems.append(Problem("pools.move", message))
     if problems:
         raise InputError(problems)
 
 
 def _check_execution(policy: PolicySpec, target: TargetSpec) -> None:
-    if policy.execution.dual_batch not in (None, "never") and target.modelled is None:
-        message = "needs a modelled target with instances that are spread over devices: parallel, or MODEL@DEVICExN"
-        raise InputError([Problem("execution.dual_batch", message)])
     if policy.execution.overlap in (None, "none"):
         return
     if target.torch is not None and policy.execution.overlap == "pipelined":
@@ -155,6 +153,20 @@ def _check_execution(policy: PolicySpec, target: TargetSpec) -> None:
     ):
         message = "needs one instance that plans its own steps; those of a cluster run theirs one by one"
         raise InputError([Problem("execution.overlap", message)])
+
+
+def _check_dual_batch(policy: PolicySpec, target: TargetSpec, profile: Profile | None) -> None:
+    """Half batches have something to hide only where devices of an instance talk to each other.
+
+    A group with a profile of its own may be such an instance; what is not known here is not refused.
+    """
+    if policy.execution.dual_batch in (None, "never"):
+        return
+    groups = () if target.topology is None else target.topology.groups.values()
+    spread = profile is None or profile.devices > 1
+    if target.modelled is None or not (spread or any(group.profile or group.parallel for group in groups)):
+        message = "needs a modelled target with instances that are spread over devices: parallel, or MODEL@DEVICExN"
+        raise InputError([Problem("execution.dual_batch", message)])
 
 
 def _check_served(policy: PolicySpec, *, server: bool) -> None:
@@ -178,6 +190,7 @@ def check_playable(policy: PolicySpec, target: TargetSpec, profile: Profile | No
     if target.server is None:  # how a deployment is laid out and executes, its own flags say
         check_layout(resolved, target)
         _check_execution(resolved, target)
+        _check_dual_batch(resolved, target, profile)
     return resolved
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.policies.presets import Capacity, build_policy, dual_batch_of
+from scheduler_core.policies.resolving import check_playable
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.experts import ExpertRouter
 from scheduler_core.sim.fastforward import FastForward
@@ -16,10 +17,12 @@ from scheduler_core.sim.parallel import Devices, DeviceTime
 from scheduler_core.sim.ranks import Ranks
 from scheduler_core.sim.rows import RequestRow
 from scheduler_core.spec.parallel import ExpertTime, Parallel, ParallelTime
+from scheduler_core.spec.parse import parse
+from scheduler_core.spec.profiles import choose_profile
 from scheduler_core.spec.roofline import roofline_profile
-from scheduler_core.spec.target import Profile
+from scheduler_core.spec.target import ModelledTarget, Profile, TargetSpec
 from scheduler_core.testing.builders import Played, play, policy_spec, profile, request
-from scheduler_core.types.errors import CallerError
+from scheduler_core.types.errors import CallerError, InputError
 from scheduler_core.types.overlap import DualBatch
 from scheduler_core.types.plan import Grant, Phase, StepPlan
 from scheduler_core.types.records import Finished, RunStarted, Step
@@ -358,6 +361,30 @@ def test_bubbles_are_a_matter_of_small_batches() -> None:
     one, many = (summary(played_by(found, busy(count, 64, 20), batch__size=64)) for count in (1, 64))
     shares = [value(run, "bubble_ms") / value(run, "step_path_ms") for run in (one, many)]
     assert shares[0] > 0.5 > 0.35 > shares[1]
+
+
+@pytest.mark.parametrize(
+    ("modelled", "fits"),
+    [
+        ({"profile": "llama-3.1-8b@h100"}, False),
+        ({"profile": "llama-3.1-8b@h100x2"}, True),
+        ({"profile": "llama-3.1-8b@h100", "parallel": {"tensor": 2}}, True),
+        ({"profile": "llama-3.1-8b@h100", "topology": {"groups": {"a": {"count": 2}}}}, False),
+        ({"profile": "llama-3.1-8b@h100", "topology": {"groups": {"a": {"parallel": {"tensor": 2}}}}}, True),
+    ],
+)
+def test_dual_batch_is_refused_where_no_instance_has_several_devices(modelled: dict[str, Any], fits: bool) -> None:
+    """One device has nobody to talk to, so half batches would be a setting without effect."""
+    asked = parse(ModelledTarget, modelled)
+    target = TargetSpec(modelled=asked)
+    layout = "replicas" if "topology" in modelled else "single"
+    policy = policy_spec("vllm_v1", execution__dual_batch="sooner", pools__layout=layout)
+    found = choose_profile(modelled["profile"], [], where="profile", parallel=asked.parallel)
+    if fits:
+        assert check_playable(policy, target, found).execution.dual_batch == "sooner"
+    else:
+        with pytest.raises(InputError, match=r"execution\.dual_batch.*spread over devices"):
+            check_playable(policy, target, found)
 
 
 def test_dual_batch_hides_communication_in_large_steps_and_gains_nothing_in_small_ones() -> None:
