@@ -24,7 +24,7 @@ from scheduler_core.cluster.router import (
     Sticky,
     TwoChoices,
 )
-from scheduler_core.cluster.rules import Action, Emitter, Faults, Reserve, Rules
+from scheduler_core.cluster.rules import Action, Emitter, Faults, Move, Reserve, Rules
 from scheduler_core.cluster.scaling import ScaleRules
 from scheduler_core.policies.presets import Capacity, build_instance
 from scheduler_core.policies.resolving import resolve
@@ -164,8 +164,9 @@ def _handoffs(pools: PoolsSection, ways: Ways, site: Site) -> Handoffs:
         patience_ns=None if pools.patience_ms is None else ns_from_ms(pools.patience_ms),
         broken=Action(pools.broken or "recompute"),
         reserve=Reserve(pools.reserve or "ready"),
-        by_chunk=pools.move == "chunks",
+        move=Move(pools.move or "after"),
         kv_bytes_per_token=site.topology.kv_bytes_per_token,
+        kv_layers=site.topology.kv_layers,
         first_token=Emitter(pools.first_token or "prefill"),
         accept_share=1.0 if pools.accept_share is None else pools.accept_share,
         headroom_tokens=pools.headroom_tokens or 0,

@@ -19,6 +19,8 @@ from scheduler_core.sched.moving import Leaving
 from scheduler_core.sched.plan import Completed, Ended, Planned
 from scheduler_core.types.cluster_records import Lost, Routed
 from scheduler_core.types.errors import CallerError, LawError
+from scheduler_core.types.intervals import DEVICE_KINDS, Lane
+from scheduler_core.types.plan import StepPlan
 from scheduler_core.types.reasons import Outcome, Reject
 from scheduler_core.types.records import Record
 from scheduler_core.types.time import Ns
@@ -146,6 +148,17 @@ class Cluster:
         for member in self.members:
             member.instance.reset_cache(at_ns, force=force)
 
+    def launched(self, member: int, plan: StepPlan, lanes: Sequence[Lane]) -> None:
+        """A member began a step that will take ``lanes``: KV may leave before it ends, layer by layer."""
+        if self._handoffs is None or member not in self._hands_over or not self._handoffs.by_layer:
+            return
+        held = [lane for lane in lanes if lane.kind in DEVICE_KINDS]
+        if not held:
+            return
+        start, end = min(lane.start_ns for lane in held), max(lane.end_ns for lane in held)
+        for grant in plan.grants:
+            self._handoffs.launched(grant.request, grant.start + grant.length, start, end)
+
     def completed(self, member: int, planned: Planned, completed: Completed, now_ns: Ns) -> Completed:
         """A step of a member was completed: count what it emitted and ended, and take up whose prompt is computed.
 
@@ -177,7 +190,7 @@ class Cluster:
     def heard(self, member: int, first: Sequence[int], ended: Sequence[int], now_ns: Ns) -> None:
         """As `completed`, where only who emitted a first token and who ended is known of a step.
 
-        Loads then count requests alone; handoffs chunk by chunk need more to be known.
+        Loads then count requests alone; handoffs chunk by chunk or layer by layer need more to be known.
         """
         for request in first:
             resident = self._live[request]

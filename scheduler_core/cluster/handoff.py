@@ -9,17 +9,19 @@
 
 The source keeps the KV until it has landed, so an abort, a broken transfer or a destination without room loses nothing
 (DS-03, PD-07). When the destination is reserved (at arrival, or when the prompt is computed) and how bytes move (after
-prefill, or chunk by chunk) are two parameters; with a reservation at arrival chunks are sent as they come (PD-02).
+prefill, chunk by chunk, or layer by layer) are two parameters; with a reservation at arrival chunks are sent as they
+come (PD-02), and layers while the step that computes them still runs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scheduler_core.cluster.departures import Departures
 from scheduler_core.cluster.effects import Effects
-from scheduler_core.cluster.links import Links
+from scheduler_core.cluster.links import Links, Moved
 from scheduler_core.cluster.load import Load
 from scheduler_core.cluster.router import Estimate
-from scheduler_core.cluster.rules import Action, Emitter, Fallback, Faults, Reserve, Rules
+from scheduler_core.cluster.rules import Action, Emitter, Fallback, Faults, Move, Reserve, Rules
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.moving import Leaving, Reserved
@@ -35,8 +37,8 @@ from scheduler_core.types.time import Ns
 class Transfer:
     """One request on its way. ``ready_ns`` is when its prompt was computed; ``sent`` positions were given to the link.
 
-    ``under_way`` counts pieces on the link; ``reported_ns`` is when a late one is told. ``withheld``: its first token
-    is computed, but not emitted yet.
+    ``under_way`` counts pieces on the link or about to leave; ``reported_ns`` is when a late one is told. ``withheld``:
+    its first token is computed, but not emitted yet.
     """
 
     request: int
@@ -50,15 +52,6 @@ class Transfer:
     under_way: int = 0
     reported_ns: Ns | None = None
     withheld: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Piece:
-    """Some bytes of a transfer on the link."""
-
-    transfer: Transfer
-    size: int
-    start_ns: Ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +75,7 @@ class Handoffs:
         self._open: dict[int, Transfer] = {}
         self._waiting: dict[int, Transfer] = {}
         self._late: list[Transfer] = []
+        self._departures: Departures[Transfer] = Departures(rules.kv_layers)
         self._held: dict[int, RequestSpec] = {}
         self._roomier: set[int] = set()
         self._silent: set[int] = set()
@@ -124,9 +118,24 @@ class Handoffs:
         transfer = self._open.get(spec.id)
         if transfer is None:
             return False
-        if transfer.reserved is not None and self._rules.by_chunk:
+        if transfer.reserved is not None and self._rules.move is Move.CHUNKS:
             self._send(transfer, tokens, now_ns)
         return self._rules.first_token is Emitter.DECODE and tokens == spec.prompt_tokens
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether `launched` is to be told."""
+        return self._rules.move is Move.LAYERS
+
+    def launched(self, request: int, tokens: int, start_ns: Ns, end_ns: Ns) -> None:
+        """A step computes positions up to ``tokens`` over ``[start_ns, end_ns)``: a layer is sent when it is done."""
+        transfer = self._open.get(request)
+        if transfer is None or transfer.reserved is None or transfer.ready_ns is not None:
+            return
+        size = (tokens - transfer.sent) * self._rules.kv_bytes_per_token
+        if size > 0:
+            transfer.sent = tokens
+            transfer.under_way += self._departures.plan(transfer, size, start_ns, end_ns)
 
     def awaits(self, request: int) -> bool:
         """Whether a request is to be handed over once its prompt is computed."""
@@ -151,16 +160,18 @@ class Handoffs:
         withheld = transfer is not None and transfer.withheld
         return ended._replace(output_tokens=ended.output_tokens - 1) if withheld else ended
 
-    def settle(self, now_ns: Ns, landed: Sequence[object], effects: Effects) -> None:
+    def settle(self, now_ns: Ns, landed: Sequence[Moved], effects: Effects) -> None:
         """Finish what has ``landed`` and decide about who waits, in order, up to the first that must go on waiting.
 
         Behind that one only those go on that have a place already: they take nothing away from it.
         """
         effects.touched.update(self._roomier)
         self._roomier = set()
-        for flow in landed:
-            if isinstance(flow, Piece):
-                self._piece_landed(flow, now_ns, effects)
+        for transfer, size in self._departures.due(now_ns):
+            self._start_link(transfer, size, now_ns)
+        for moved in landed:
+            if isinstance(moved.flow, Transfer):
+                self._piece_landed(moved.flow, moved, now_ns, effects)
         for transfer in [item for item in self._late if (item.reported_ns or 0) <= now_ns]:
             self._late.remove(transfer)
             self._finish(transfer, now_ns, effects)
@@ -193,7 +204,7 @@ class Handoffs:
 
     def next_ns(self) -> Ns | None:
         """When `settle` has something to do by time alone."""
-        times = [transfer.reported_ns for transfer in self._late]
+        times = [self._departures.next_ns(), *(transfer.reported_ns for transfer in self._late)]
         patience = self._rules.patience_ns
         if patience is not None:
             heard = [transfer for transfer in self._waiting.values() if transfer.source not in self._silent]
@@ -232,7 +243,7 @@ class Handoffs:
             self._send(transfer, transfer.left.computed, now_ns)
             if self._unheard(transfer):
                 transfer.under_way += 1  # it will never be reported; `lost` puts an end to it
-            elif not transfer.under_way:  # everything was sent chunk by chunk, or is cached there
+            elif not transfer.under_way:  # everything has landed while it was computed, or is cached there
                 self._finish(transfer, now_ns, effects)
         else:
             self._without_transfer(transfer, action, now_ns, effects)
@@ -311,19 +322,14 @@ class Handoffs:
             return
         transfer.sent = tokens
         transfer.under_way += 1
-        if self._unheard(transfer):
-            return
-        link = self._ways.links.between(transfer.source, transfer.destination)
-        link.start(Piece(transfer, size, now_ns), size, now_ns)
+        self._start_link(transfer, size, now_ns)
 
-    def _piece_landed(self, piece: Piece, now_ns: Ns, effects: Effects) -> None:
-        transfer = piece.transfer
+    def _piece_landed(self, transfer: Transfer, moved: Moved, now_ns: Ns, effects: Effects) -> None:
         transfer.under_way -= 1
         if self._open.get(transfer.request) is not transfer:
             return  # given up meanwhile
-        self.records.append(
-            Transferred(now_ns, piece.start_ns, transfer.request, transfer.source, transfer.destination, piece.size)
-        )
+        ways = transfer.request, transfer.source, transfer.destination
+        self.records.append(Transferred(now_ns, moved.start_ns, *ways, moved.size, moved.alone_ns))
         if transfer.ready_ns is None or transfer.under_way or transfer.request in self._waiting:
             return  # more is to come
         delay = self._faults.delay_ns(transfer.request, transfer.attempt)
@@ -411,10 +417,13 @@ class Handoffs:
     def _unheard(self, transfer: Transfer) -> bool:
         return transfer.source in self._silent or transfer.destination in self._silent
 
+    def _start_link(self, transfer: Transfer, size: int, now_ns: Ns) -> None:
+        if not self._unheard(transfer):
+            self._ways.links.between(transfer.source, transfer.destination).start(transfer, size, now_ns)
+
     def _stop_link(self, transfer: Transfer, now_ns: Ns) -> None:
-        self._ways.links.between(transfer.source, transfer.destination).stop_where(
-            lambda flow: isinstance(flow, Piece) and flow.transfer is transfer, now_ns
-        )
+        self._departures.stop(transfer)
+        self._ways.links.between(transfer.source, transfer.destination).stop(transfer, now_ns)
 
     # --- choices -----------------------------------------------------------------------------------------------
 
@@ -446,7 +455,7 @@ class Handoffs:
         hit = transfer.reserved.hit_tokens if transfer.reserved is not None else 0
         size = (left.computed - max(hit, transfer.sent)) * self._rules.kv_bytes_per_token
         link = self._ways.links.between(transfer.source, transfer.destination)
-        return link.predict_ns(max(0, size)), self._ways.estimate(transfer.destination, left.known)
+        return link.predict_ns(max(0, size), transfer), self._ways.estimate(transfer.destination, left.known)
 
     def _out_of_patience(self, transfer: Transfer, now_ns: Ns) -> bool:
         patience, ready = self._rules.patience_ns, transfer.ready_ns

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduler_core.cluster.effects import Effects
-from scheduler_core.cluster.links import Links
+from scheduler_core.cluster.links import Links, Moved
 from scheduler_core.cluster.load import Load
 from scheduler_core.cluster.rules import Faults
 from scheduler_core.sched.instance import Instance
@@ -75,15 +75,6 @@ class Move:
     left: Leaving | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Copy:
-    """The bytes of one stage on the link."""
-
-    move: Move
-    size: int
-    start_ns: Ns
-
-
 @dataclass
 class Migrations:
     """All migrations under way, one at a time for each instance."""
@@ -115,11 +106,12 @@ class Migrations:
                 break
             self._start(source, destination, now_ns, empties=not stays)
 
-    def settle(self, now_ns: Ns, landed: Sequence[object], effects: Effects) -> None:
+    def settle(self, now_ns: Ns, landed: Sequence[Moved], effects: Effects) -> None:
         """Go on with every migration that can."""
-        for flow in landed:
-            if isinstance(flow, Copy) and self._moves.get(flow.move.request) is flow.move:
-                self._copied(flow, now_ns, effects)
+        for moved in landed:
+            move = moved.flow
+            if isinstance(move, Move) and self._moves.get(move.request) is move:
+                self._copied(move, moved, now_ns, effects)
         for move in list(self._moves.values()):
             if self._unheard(move):
                 continue
@@ -181,15 +173,13 @@ class Migrations:
         size = max(0, tokens - move.copied) * self.rules.kv_bytes_per_token
         move.copied = max(move.copied, tokens)
         move.on_link = True
-        self.ground.links.between(move.source, move.destination).start(Copy(move, size, now_ns), size, now_ns)
+        self.ground.links.between(move.source, move.destination).start(move, size, now_ns)
 
-    def _copied(self, flow: Copy, now_ns: Ns, effects: Effects) -> None:
-        move = flow.move
+    def _copied(self, move: Move, moved: Moved, now_ns: Ns, effects: Effects) -> None:
         move.on_link = False
-        if flow.size:
-            self.records.append(
-                Transferred(now_ns, flow.start_ns, move.request, move.source, move.destination, flow.size)
-            )
+        if moved.size:
+            ways = move.request, move.source, move.destination
+            self.records.append(Transferred(now_ns, moved.start_ns, *ways, moved.size, moved.alone_ns))
         if move.left is not None:
             self._land(move, move.left, now_ns, effects)
             return
@@ -258,9 +248,7 @@ class Migrations:
         return move.source in self._silent or move.destination in self._silent
 
     def _stop_link(self, move: Move, now_ns: Ns) -> None:
-        self.ground.links.between(move.source, move.destination).stop_where(
-            lambda flow: isinstance(flow, Copy) and flow.move is move, now_ns
-        )
+        self.ground.links.between(move.source, move.destination).stop(move, now_ns)
 
     # --- choices -----------------------------------------------------------------------------------------------
 

@@ -28,6 +28,14 @@ class Reserve(StrEnum):
     READY = "ready"
 
 
+class Move(StrEnum):
+    """How bytes go: ``after`` prefill, in ``chunks`` as steps compute them (PD-02), or in ``layers`` within a step."""
+
+    AFTER = "after"
+    CHUNKS = "chunks"
+    LAYERS = "layers"
+
+
 class Emitter(StrEnum):
     """Who hands the first token to the caller.
 
@@ -57,7 +65,7 @@ class Rules:
     ``prefer`` names an action, or ``cheapest``: whichever of transfer and recomputation is predicted to be sooner.
     What is predicted to take longer than ``budget_ns`` gives way to the other, then to staying. A request that finds no
     room for ``patience_ns`` stays: runnability before latency before throughput (R38). ``broken`` is what follows a
-    transfer that broke off. ``first_token`` says who emits that one.
+    transfer that broke off. ``first_token`` says who emits that one. KV of a token has ``kv_layers`` equal parts.
 
     A place at a destination is taken only while requests that have landed there and wait hold less than
     ``accept_share`` of its blocks (DS-02), and if ``headroom_tokens`` for each request there stay free (PD-04).
@@ -68,8 +76,9 @@ class Rules:
     patience_ns: Ns | None
     broken: Action
     reserve: Reserve
-    by_chunk: bool
+    move: Move
     kv_bytes_per_token: int
+    kv_layers: int = 1
     first_token: Emitter = Emitter.PREFILL
     accept_share: float = 1.0
     headroom_tokens: int = 0

@@ -200,6 +200,7 @@ class ClusterDriver:
         if result is None:
             raise ExecutorError("an executor of a cluster must tell at launch when its step ends")
         lane.running = (planned, result)
+        self.cluster.launched(number, planned.plan, result.lanes)
         self._running += 1
         heapq.heappush(self._events, (result.available_ns, number))
 

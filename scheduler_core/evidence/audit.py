@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest, pool_of
 from scheduler_core.evidence.audited_moves import MOVES, MovesAudit
 from scheduler_core.evidence.expand import Lanes, lanes_of
@@ -36,6 +38,7 @@ from scheduler_core.types.time import Ns
 
 MOST_VIOLATIONS = 200
 SWAP = "swap"
+_AWAY = (IntervalClass.RESERVE_WAIT, IntervalClass.HANDOFF, IntervalClass.NETWORK_WAIT)
 _PREFILL, _DECODE, _RECOMPUTE = Phase.PREFILL.value, Phase.DECODE.value, Phase.RECOMPUTE.value
 _PER_GRANT = ("R25 ordering", "tokens contiguous", "sampled at the end", "no negative duration")
 
@@ -56,6 +59,7 @@ class Audit:
     _started: RunStarted | None = None
     _finished: RunFinished | None = None
     _last_available: Ns = 0
+    _away: dict[int, Ns] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._moves = MovesAudit(self._open, self._instances, self._check, self._token)
@@ -104,6 +108,7 @@ class Audit:
         """Check the sums over the whole run, the tables and the figures, and give the result."""
         self._conservation()
         self._additivity(requests)
+        self._handoffs_add_up(requests)
         return self._close(figures)
 
     def tables_report(self, requests: Requests, figures: dict[str, Figure]) -> AuditReport:
@@ -377,6 +382,8 @@ class Audit:
                     record.output_tokens, declared, state.limit)  # fmt: skip
         if record.outcome == Outcome.FINISHED:
             self._finish(where, state)
+            if state.away_ns:
+                self._away[record.request] = state.away_ns
 
     def _finish(self, where: str, state: AuditedRequest) -> None:
         self._check("emitted = declared", state.emitted > 0, where, "finished without a token")
@@ -419,6 +426,18 @@ class Audit:
             if int(lost[row]) > bound:
                 self._check("R4 additivity", False, f"request {rows['request'][row]}", "{} ns of {} ns unattributed, "
                             "bound {} ns", int(lost[row]), int(e2e[row]), bound)  # fmt: skip
+
+    def _handoffs_add_up(self, requests: Requests) -> None:
+        rows = requests.rows
+        parts = np.sum([rows[f"{kind}_ns"] for kind in _AWAY], axis=0)
+        for row in (requests.finished & (parts > 0)).nonzero()[0]:
+            request = int(rows["request"][row])
+            away_ns = self._away.pop(request, 0)
+            self._check("handoff adds up", int(parts[row]) == away_ns, f"request {request}", "waits are {} ns, it was "
+                        "held or on its way for {} ns", int(parts[row]), away_ns)  # fmt: skip
+        for request, away_ns in self._away.items():
+            self._check("handoff adds up", False, f"request {request}", "was held or on its way for {} ns, but waited "
+                        "for nothing", away_ns)  # fmt: skip
 
 
 def _where(step: int, instance: int) -> str:

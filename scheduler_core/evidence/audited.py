@@ -22,6 +22,8 @@ CHECKS: dict[str, str] = {
     "migration in order": "a migration starts, goes through its stages, stops its request and lands, or is dropped",
     "R8 recompute once": "each prompt token is found or computed once; recompute only after a preemption",
     "R4 additivity": "segments add up to E2E, TTFT + gaps = E2E, unattributed time within its bound",
+    "handoff adds up": "waits for room, network and bytes are the time that a request is held or on its way, and no "
+    "bytes move faster than the link",
     "devices add up": "work, waits and exposed communication of a parallel instance's devices are their time, and "
     "experts keep or drop what chose them",
     "R26 typed absence": "a figure has a value or a reason, never both, never neither",
@@ -53,6 +55,8 @@ class AuditedRequest:
     held: bool = False
     migrating: str = ""
     along_since: int | None = None
+    away_since: Ns | None = None
+    away_ns: Ns = 0
 
 
 @dataclass(slots=True)

@@ -15,11 +15,12 @@ from scheduler_core.types.cluster_records import (
     Parked,
     Revoked,
     Routed,
+    Transferred,
 )
 from scheduler_core.types.time import Ns
 
-MOVES = (Routed, Held, Parked, Emitted, Handoff, Landed, Migration, Revoked, Lost)
-Move = Routed | Held | Parked | Emitted | Handoff | Landed | Migration | Revoked | Lost
+MOVES = (Routed, Held, Parked, Emitted, Handoff, Landed, Migration, Revoked, Lost, Transferred)
+Move = Routed | Held | Parked | Emitted | Handoff | Landed | Migration | Revoked | Lost | Transferred
 
 # Stages of a migration -> what may come next.
 _AFTER = {
@@ -67,6 +68,8 @@ class MovesAudit:
             self._migration(record)
         elif isinstance(record, Lost):
             self._lost(record)
+        elif isinstance(record, Transferred):
+            self._transferred(record)
         else:
             self._revoked(record)
 
@@ -87,6 +90,7 @@ class MovesAudit:
         self.check("resident once", fits, where, "runs, or was {}held before", "not " if record.over else "")
         if request is not None:
             request.held = not record.over
+            self._away(request, record.at_ns, back=record.over)
 
     def _parked(self, record: Parked) -> None:
         """A request goes to another instance: it must have been resident in this one."""
@@ -96,6 +100,7 @@ class MovesAudit:
         if request is None:
             return
         request.resident = False
+        self._away(request, record.at_ns)
         self.instances[request.instance].leave(record.request)
         if not record.answered:  # its prompt is complete, and the token after it another's to compute or to emit
             self.check("sampled at the end", request.token_lost and not request.emitted, where, "{} tokens are out",
@@ -117,6 +122,20 @@ class MovesAudit:
         if request is not None and record.action == "recompute":
             request.instance, request.next_start = record.destination, None
             request.recomputes = True
+            self._away(request, record.at_ns, back=True)
+
+    def _transferred(self, record: Transferred) -> None:
+        """No link is faster than it is alone."""
+        spare = record.at_ns - record.start_ns - (record.alone_ns or 0)
+        self.check("handoff adds up", spare >= 0, f"transfer of request {record.request}",
+                    "{} bytes landed {} ns sooner than the link alone allows", record.bytes, -spare)  # fmt: skip
+
+    @staticmethod
+    def _away(request: AuditedRequest, at_ns: Ns, *, back: bool = False) -> None:
+        """A request begins or ends to be held back or on its way, which is neither queue nor step."""
+        if request.away_since is not None:
+            request.away_ns += at_ns - request.away_since
+        request.away_since = None if back else at_ns
 
     def _landed(self, record: Landed) -> None:
         request = self.open.get(record.request)
@@ -128,6 +147,7 @@ class MovesAudit:
                         request.prompt + request.emitted - 1)  # fmt: skip
             request.instance, request.recomputes = record.instance, False
             request.landed = (record.epoch, record.tokens)
+            self._away(request, record.at_ns, back=True)
 
     def _migration(self, record: Migration) -> None:
         """A migration goes through its stages in order; until it stops its request the source may go on with it."""
@@ -158,5 +178,6 @@ class MovesAudit:
         self.instances[request.instance].resident.discard(record.request)
         request.resident, request.held, request.landed, request.paused = False, False, None, None
         request.recomputes, request.next_start, request.migrating = True, None, ""
+        self._away(request, record.at_ns, back=True)
         request.token_lost = False
         request.preempted += 1  # what it computes again, it computes again for that

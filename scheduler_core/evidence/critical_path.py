@@ -7,10 +7,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler_core.evidence.expand import expand
+from scheduler_core.evidence.handoffs import Passage, Wait
 from scheduler_core.evidence.sweep import REQUEUE, Segment, StepTime, sweep
+from scheduler_core.types.cluster_records import (
+    Emitted,
+    Handoff,
+    Held,
+    Landed,
+    Lost,
+    Migration,
+    Parked,
+    Revoked,
+    TransferFailed,
+    Transferred,
+)
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.intervals import IntervalClass
-from scheduler_core.types.records import Arrived, Loaded, Preempted, Record, Step
+from scheduler_core.types.records import Arrived, Loaded, Paused, Preempted, Record, Step
 from scheduler_core.types.time import Ns
 
 
@@ -74,6 +87,8 @@ class PathSpans:
         self._last_token: Ns | None = None
         self._spans: list[Segment] = []
         self._waiting: tuple[str, Ns] | None = None
+        self._passage: Passage | None = None
+        self._stepped: Ns = 0
 
     def take(self, record: Record) -> None:
         """Take one record; those of other requests change nothing."""
@@ -81,11 +96,20 @@ class PathSpans:
             self._step(record)
         elif isinstance(record, Loaded):
             self._spans.append(Segment(IntervalClass.MODEL_LOAD.value, record.start_ns, record.end_ns))
-        elif isinstance(record, Arrived) and record.request == self.request:
+        elif getattr(record, "request", None) != self.request:
+            return
+        elif isinstance(record, Arrived):
             self._arrived = record.at_ns
-            self._waiting = (IntervalClass.QUEUE.value, record.at_ns)
-        elif isinstance(record, Preempted) and record.request == self.request:
-            self._waiting = (REQUEUE, record.at_ns)
+            self._wait_for(IntervalClass.QUEUE.value, record.at_ns)
+        elif isinstance(record, Preempted | Revoked):
+            self._wait_for(REQUEUE, record.at_ns)
+        elif isinstance(record, Paused):
+            self._wait_for(IntervalClass.PAUSED.value, record.at_ns)
+        elif isinstance(record, Lost):  # it has waited since its last step came back
+            self._passage = None
+            self._wait_for(REQUEUE, self._stepped if self._waiting is None else record.at_ns)
+        else:
+            self._move(record)
 
     def path(self) -> CriticalPath | None:
         """The path so far; None while the request has no token."""
@@ -102,6 +126,41 @@ class PathSpans:
             stretches.append(Stretch(segment.kind, segment.start_ns, segment.end_ns, tuple(sorted(under))))
         return CriticalPath(self.request, tuple(stretches), tuple(spans))
 
+    def _move(self, record: Record) -> None:
+        """The request is on its way to another instance."""
+        if isinstance(record, Held):
+            self._wait_for((IntervalClass.QUEUE if record.over else IntervalClass.RESERVE_WAIT).value, record.at_ns)
+        elif isinstance(record, Parked):
+            self._wait_for(IntervalClass.RESERVE_WAIT.value, record.at_ns)
+        elif isinstance(record, Handoff | Migration):
+            if record.action in ("transfer", "stopped"):
+                self._passage = Passage(record.at_ns, record.at_ns)
+                self._wait_for(IntervalClass.HANDOFF.value, record.at_ns)
+            elif record.action == "recompute":
+                self._wait_for(REQUEUE, record.at_ns)
+        elif isinstance(record, Transferred) and self._passage is not None:
+            self._waited(self._passage.moved(record))
+        elif isinstance(record, Landed | TransferFailed | Emitted):
+            self._arrive(record)
+
+    def _arrive(self, record: Landed | TransferFailed | Emitted) -> None:
+        if self._passage is not None:
+            self._waited(self._passage.heard(record.at_ns))
+        if isinstance(record, Emitted):
+            self._last_token = record.at_ns
+            return
+        self._passage, landed = None, isinstance(record, Landed)
+        self._wait_for((IntervalClass.DECODE_QUEUE if landed else IntervalClass.RESERVE_WAIT).value, record.at_ns)
+
+    def _waited(self, wait: Wait) -> None:
+        self._spans.append(Segment(IntervalClass.NETWORK_WAIT.value, *wait))
+
+    def _wait_for(self, kind: str, at_ns: Ns) -> None:
+        """One wait ends and another begins."""
+        if self._waiting is not None:
+            self._spans.append(Segment(*self._waiting, at_ns))
+        self._waiting = (kind, at_ns)
+
     def _step(self, step: Step) -> None:
         row = next((row for row in step.grants if row[0] == self.request), None)
         if row is None and all(row[0] != self.request for row in step.stalled):
@@ -112,5 +171,6 @@ class PathSpans:
             self._waiting = None
         phase, sampled = (row[4], row[5]) if row is not None else (IntervalClass.STALLED.value, 0)
         self._spans += StepTime(step.planned_ns, step.available_ns, step.lanes).spans(phase)
+        self._stepped = step.available_ns
         if sampled:
             self._last_token = step.available_ns

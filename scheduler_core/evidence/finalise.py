@@ -119,7 +119,13 @@ class _Folding:
         loads, held = self.fold.loads, self.fold.device_bytes
         return RunTables(
             started=started,
-            requests=Requests(rows, self.labels, self.fold.window.opens_with, _degraded_quality(started)),
+            requests=Requests(
+                rows,
+                self.labels,
+                self.fold.window.opens_with,
+                degraded_quality=_degraded_quality(started),
+                instances=max(1, len(started.instances)),
+            ),
             window=self.fold.window,
             steps=self.totals,
             tiers=tiers,

@@ -8,28 +8,14 @@ from scheduler_core.evidence.columns import MISSING, IntColumns, Ints
 from scheduler_core.evidence.counts import Counts, Rows, counts_of
 from scheduler_core.evidence.crowd import Crowd
 from scheduler_core.evidence.decisions import Decisions
-from scheduler_core.evidence.handoffs import HandoffTotals
-from scheduler_core.evidence.instances import Idleness, OutageTotals, PowerTotals
+from scheduler_core.evidence.folded_moves import MovesFold
+from scheduler_core.evidence.instances import Idleness, PowerTotals
 from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels, TakesRow, TakesRows
 from scheduler_core.evidence.spread import spread_row
-from scheduler_core.evidence.sweep import REQUEUE, SEGMENTS, Segment, StepTime
+from scheduler_core.evidence.sweep import SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
 from scheduler_core.evidence.window import Window
-from scheduler_core.types.cluster_records import (
-    Emitted,
-    Handoff,
-    Held,
-    Landed,
-    Lost,
-    Migration,
-    OutageStage,
-    Parked,
-    Revoked,
-    Routed,
-    Scaled,
-    TransferFailed,
-    Transferred,
-)
+from scheduler_core.types.cluster_records import OutageStage, Scaled
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.reasons import Disposal, Outcome, Stall
@@ -53,13 +39,9 @@ from scheduler_core.types.records import (
 )
 from scheduler_core.types.time import Ns
 
-_QUEUE = IntervalClass.QUEUE.value
 _DECODE, _RECOMPUTE = Phase.DECODE.value, Phase.RECOMPUTE.value
 _STALLED = IntervalClass.STALLED.value
 _MODEL_LOAD = IntervalClass.MODEL_LOAD.value
-_RESERVE_WAIT = IntervalClass.RESERVE_WAIT.value
-_HANDOFF = IntervalClass.HANDOFF.value
-_DECODE_QUEUE = IntervalClass.DECODE_QUEUE.value
 
 
 class RunFold:
@@ -82,10 +64,10 @@ class RunFold:
         self._steps = steps
         self._gaps = gaps
         self._open: dict[int, Timeline] = {}
-        self.handoffs = HandoffTotals()
         self.power = PowerTotals()
-        self.outages = OutageTotals()
         self._instances: defaultdict[int, Idleness] = defaultdict(Idleness)
+        self._moves = MovesFold(self._line, self._instances, self.loads, self._token)
+        self.handoffs, self.outages = self._moves.handoffs, self._moves.outages
         self._available: dict[int, Ns] = {}
         self._crowds: dict[int, Crowd] = {}
         self._fresh: defaultdict[int, list[int]] = defaultdict(list)
@@ -93,24 +75,14 @@ class RunFold:
             RunStarted: self._run_started,
             Loaded: self._loaded,
             Arrived: self._arrived,
-            Routed: self._routed,
             Gated: self._gated,
             Admitted: self._admitted,
             Deferred: self._deferred,
             Step: self._step,
             Steps: self._stretch,
             Preempted: self._preempted,
-            Held: self._held,
-            Parked: self._parked,
-            Emitted: self._emitted,
-            Handoff: self._handoff,
-            Transferred: self.handoffs.transferred,
-            TransferFailed: self._transfer_failed,
-            Landed: self._landed,
-            Migration: self._migration,
-            Revoked: self._revoked,
+            **self._moves.takers(),
             OutageStage: self.outages.take,
-            Lost: self._lost,
             Scaled: self.power.take,
             Paused: self._paused,
             Resumed: lambda record: None,  # the wait ends with the step in which it runs again
@@ -172,11 +144,6 @@ class RunFold:
         if line is not None and record.disposal == Disposal.DEGRADE:
             line.degraded = f"output_limit={record.output_limit}, priority={record.priority}"
 
-    def _routed(self, record: Routed) -> None:
-        line = self._line(record.request)
-        if line is not None:
-            self._move(line, record.instance, record.at_ns)
-
     def _admitted(self, record: Admitted) -> None:
         line = self._line(record.request)
         if line is None:
@@ -202,73 +169,6 @@ class RunFold:
         if line is not None:
             self._instances[line.instance].resident -= line.waiting_since is None
             line.pause(record.at_ns)
-
-    def _parked(self, record: Parked) -> None:
-        self.handoffs.parked(record)
-        line = self._line(record.request)
-        if line is not None:
-            self._instances[line.instance].resident -= line.waiting_since is None
-            line.wait_for(_RESERVE_WAIT, record.at_ns, self.loads)
-
-    def _held(self, record: Held) -> None:
-        line = self._line(record.request)
-        if line is not None:
-            line.wait_for(_QUEUE if record.over else _RESERVE_WAIT, record.at_ns, self.loads)
-
-    def _emitted(self, record: Emitted) -> None:
-        line = self._line(record.request)
-        if line is not None:
-            line.wait_for(line.waiting_kind, record.at_ns, self.loads)
-            self._token(record.request, line, record.at_ns)
-
-    def _handoff(self, record: Handoff) -> None:
-        self.handoffs.handoff(record)
-        line = self._line(record.request)
-        if line is None:
-            return
-        if record.action == "transfer":
-            line.wait_for(_HANDOFF, record.at_ns, self.loads)
-        elif record.action == "recompute":
-            line.wait_for(REQUEUE, record.at_ns, self.loads)
-            self._move(line, record.destination, record.at_ns)
-
-    def _migration(self, record: Migration) -> None:
-        self.handoffs.migrations.take(record)
-        line = self._line(record.request)
-        if line is not None and record.action == "stopped":
-            line.wait_for(_HANDOFF, record.at_ns, self.loads)
-
-    def _transfer_failed(self, record: TransferFailed) -> None:
-        self.handoffs.transfer_failed(record)
-        line = self._line(record.request)
-        if line is not None:
-            line.wait_for(_RESERVE_WAIT, record.at_ns, self.loads)
-
-    def _landed(self, record: Landed) -> None:
-        self.handoffs.arrived(record)
-        line = self._line(record.request)
-        if line is not None:
-            line.wait_for(_DECODE_QUEUE, record.at_ns, self.loads)
-            self._move(line, record.instance, record.at_ns)
-
-    def _revoked(self, record: Revoked) -> None:
-        line = self._line(record.request)
-        if line is not None:
-            line.wait_for(REQUEUE, record.at_ns, self.loads)
-            line.preemptions += 1
-
-    def _lost(self, record: Lost) -> None:
-        self.outages.take_lost(record)
-        self.handoffs.forget(record.request)
-        line = self._line(record.request)
-        if line is not None:
-            self._instances[line.instance].resident -= line.waiting_since is None
-            line.lose(record.at_ns, self.loads)
-
-    def _move(self, line: Timeline, instance: int, at_ns: Ns) -> None:
-        self._instances[line.instance].leave()
-        line.instance = instance
-        self._instances[instance].enter(at_ns)
 
     def _tie(self, record: Tie) -> None:
         self.ties.setdefault(record.request, []).append(record.position)

@@ -15,7 +15,11 @@ def handoff_metrics() -> list[Metric]:
         _of("handoff_ms", "ms", "KV ready at the source to usable at the destination, mean over transfers that landed",
             "lower", lambda t: t.span_ns / NS_PER_MS / t.landed if t.landed else None),
         _of("transfer_bytes", "bytes", "KV bytes moved between instances", "lower", lambda t: float(t.bytes)),
-        _of("communication_ms", "ms", "union of a request's transfers, mean over those that landed", "lower",
+        _of("network_wait_ms", "ms", "part of handoff_ms in which bytes waited for a link that others used, or for "
+            "word that they had moved, mean over transfers that landed", "lower",
+            lambda t: t.network_wait_ns / NS_PER_MS / t.landed if t.landed else None),
+        _of("communication_ms", "ms", "union of a request's transfers, waits for the link left out, mean over those "
+            "that landed", "lower",
             lambda t: t.communication_ns / NS_PER_MS / t.landed if t.landed else None),
         _of("exposed_comm_ms", "ms", "part of communication_ms after the request's own prefill", "lower",
             lambda t: t.exposed_ns / NS_PER_MS / t.landed if t.landed else None),

@@ -2,10 +2,22 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from scheduler_core.evidence.sweep import union_ns
-from scheduler_core.types.cluster_records import Handoff, Landed, Migration, Parked, TransferFailed, Transferred
+from scheduler_core.types.cluster_records import (
+    Emitted,
+    Handoff,
+    Landed,
+    Migration,
+    Parked,
+    TransferFailed,
+    Transferred,
+)
 from scheduler_core.types.time import Ns
+
+Wait: TypeAlias = tuple[Ns, Ns]
+"""From, to."""
 
 
 @dataclass
@@ -55,9 +67,34 @@ class MigrationTotals:
         return mine
 
 
+@dataclass(slots=True)
+class Passage:
+    """A request whose bytes are awaited: what of that is waiting for the link, or for word of what has moved.
+
+    ``since_ns`` is when its transfer was decided, or its migration stopped it; ``last_ns`` when last it was heard of.
+    """
+
+    since_ns: Ns
+    last_ns: Ns
+
+    def moved(self, record: Transferred) -> Wait:
+        """Bytes of it moved; when they waited for the link."""
+        self.last_ns = record.at_ns
+        return max(self.since_ns, record.start_ns), record.moves_ns
+
+    def heard(self, at_ns: Ns) -> Wait:
+        """It has landed or failed, or its token is told; since when nothing but word of that was awaited."""
+        since, self.last_ns = self.last_ns, at_ns
+        return since, at_ns
+
+
 @dataclass
 class HandoffTotals:
-    """Sums over the handoffs of a run. A request's handoff spans from its parking to its landing elsewhere."""
+    """Sums over the handoffs of a run. A request's handoff spans from its parking to its landing elsewhere.
+
+    ``network_wait_ns`` is the part of that in which the bytes waited: for a link that moved others', or for word that
+    they had all moved. What takes a record gives the wait that ends with it, None where there is none.
+    """
 
     decided: Counter[str] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
@@ -67,9 +104,12 @@ class HandoffTotals:
     bytes: int = 0
     communication_ns: Ns = 0
     exposed_ns: Ns = 0
+    network_wait_ns: Ns = 0
     migrations: MigrationTotals = field(default_factory=MigrationTotals)
     _parked: dict[int, Ns] = field(default_factory=dict)
-    _pieces: dict[int, list[tuple[Ns, Ns]]] = field(default_factory=dict)
+    _pieces: dict[int, list[Wait]] = field(default_factory=dict)
+    _passages: dict[int, Passage] = field(default_factory=dict)
+    _waits: dict[int, list[Wait]] = field(default_factory=dict)
 
     def parked(self, record: Parked) -> None:
         """A request is ready to go."""
@@ -80,29 +120,58 @@ class HandoffTotals:
         self.decided[record.action] += 1
         if record.reason:
             self.fallbacks[record.reason] += 1
+        if record.action == "transfer":
+            self._passages[record.request] = Passage(record.at_ns, record.at_ns)
 
-    def transferred(self, record: Transferred) -> None:
+    def migrated(self, record: Migration) -> None:
+        """A migration went on; once its request has stopped, its bytes are awaited."""
+        self.migrations.take(record)
+        if record.action == "stopped":
+            self._passages[record.request] = Passage(record.at_ns, record.at_ns)
+
+    def transferred(self, record: Transferred) -> Wait | None:
         """Bytes of it moved."""
         self.bytes += record.bytes
         self.migrations.bytes += record.bytes * self.migrations.under_way(record.request)
-        self._pieces.setdefault(record.request, []).append((record.start_ns, record.at_ns))
+        self._pieces.setdefault(record.request, []).append((record.moves_ns, record.at_ns))
+        passage = self._passages.get(record.request)
+        return None if passage is None else self._note(record.request, passage.moved(record))
 
-    def transfer_failed(self, record: TransferFailed) -> None:
+    def transfer_failed(self, record: TransferFailed) -> Wait | None:
         """They moved in vain."""
         self.failed += 1
+        return self._end(record.request, record.at_ns)
 
-    def arrived(self, record: Landed) -> None:
+    def emitted(self, record: Emitted) -> Wait | None:
+        """Its first token was told."""
+        passage = self._passages.get(record.request)
+        return None if passage is None else self._note(record.request, passage.heard(record.at_ns))
+
+    def arrived(self, record: Landed) -> Wait | None:
         """It is where it decodes."""
+        wait = self._end(record.request, record.at_ns)
         ready = self._parked.pop(record.request, record.at_ns)
-        pieces = self._pieces.pop(record.request, [])
+        pieces, waits = self._pieces.pop(record.request, []), self._waits.pop(record.request, [])
         if record.stayed or self.migrations.over(record):
-            return
+            return wait
         self.landed += 1
         self.span_ns += record.at_ns - ready
         self.communication_ns += union_ns(pieces)
         self.exposed_ns += union_ns((max(start, ready), end) for start, end in pieces if end > ready)
+        self.network_wait_ns += union_ns(waits)
+        return wait
 
     def forget(self, request: int) -> None:
         """It is over."""
-        self._parked.pop(request, None)
-        self._pieces.pop(request, None)
+        for of_requests in (self._parked, self._pieces, self._passages, self._waits):
+            of_requests.pop(request, None)
+
+    def _end(self, request: int, at_ns: Ns) -> Wait | None:
+        passage = self._passages.pop(request, None)
+        return None if passage is None else self._note(request, passage.heard(at_ns))
+
+    def _note(self, request: int, wait: Wait) -> Wait | None:
+        if wait[1] <= wait[0]:
+            return None
+        self._waits.setdefault(request, []).append(wait)
+        return wait

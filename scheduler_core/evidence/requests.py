@@ -52,6 +52,14 @@ NOT_APPLICABLE = {
     "critical_comm_ms": "ms",
 }
 
+# What a request in a cluster may wait for beside that; ``critical_comm_ms`` is its handoff on the link.
+_BETWEEN_INSTANCES = {
+    "reserve_wait_ms": IntervalClass.RESERVE_WAIT,
+    "network_wait_ms": IntervalClass.NETWORK_WAIT,
+    "critical_comm_ms": IntervalClass.HANDOFF,
+    "decode_queue_ms": IntervalClass.DECODE_QUEUE,
+}
+
 _SEGMENT_FIELDS = {
     "queue_wait_ms": IntervalClass.QUEUE,
     "requeue_wait_ms": "requeue",
@@ -79,12 +87,14 @@ class Requests:
     """All requests that arrived, ordered by index; ``rows`` are the integer columns of the fold.
 
     ``degraded_quality`` is the user's own score of answers to degraded requests, None where there is none.
+    ``instances`` is how many served them.
     """
 
     rows: Mapping[str, Ints]
     labels: Labels
     measured_from: int
     degraded_quality: float | None = None
+    instances: int = 1
 
     def __len__(self) -> int:
         return len(self.rows["request"])
@@ -192,7 +202,8 @@ class Requests:
         }
 
     def _segments(self) -> dict[str, Column]:
-        return {name: _column(self.rows[f"{kind}_ns"]) for name, kind in _SEGMENT_FIELDS.items()}
+        fields = {**_SEGMENT_FIELDS, **_BETWEEN_INSTANCES} if self.instances > 1 else _SEGMENT_FIELDS
+        return {name: _column(self.rows[f"{kind}_ns"]) for name, kind in fields.items()}
 
     def _sizes(self) -> dict[str, Column]:
         hits = self.rows["hit_tokens"]

@@ -273,11 +273,9 @@ def _device() -> list[Metric]:
 
 
 def _absences() -> list[Metric]:
-    single = "one instance moves no state between pools"
     fixed = "the number of instances is fixed"
     none = Absence.NOT_APPLICABLE
     return [
-        _never("network_wait_ms", "ms", "waiting for link, credit or peer", "lower", none, single),
         _never("input_transfer_bytes", "bytes", "bytes of input copied to the device", "lower",
                Absence.NOT_MEASURED, "the executor does not count them"),
         _never("scale_out_latency_ms", "ms", "scaling decided to the new instance serving", "lower", none, fixed),

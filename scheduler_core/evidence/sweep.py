@@ -7,7 +7,7 @@ always add up to the elapsed time, and a record that lies shows as unattributed 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scheduler_core.types.intervals import COMPUTE, IntervalClass
+from scheduler_core.types.intervals import COMPUTE, DEVICE_KINDS, IntervalClass
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.time import NS_PER_MS, Ns
 
@@ -24,6 +24,7 @@ PRECEDENCE: tuple[str, ...] = (
     IntervalClass.SWAP,
     IntervalClass.COMMUNICATION,
     IntervalClass.SYNC_WAIT,
+    IntervalClass.NETWORK_WAIT,
     IntervalClass.HANDOFF,
     IntervalClass.INPUT_TRANSFER,
     IntervalClass.INPUT_PREPARE,
@@ -50,7 +51,6 @@ PHASE_CLASS: dict[str, str] = {
 
 
 _NO_WORK = (IntervalClass.HOST_GAP, IntervalClass.STALLED, IntervalClass.SYNC_WAIT)
-_DEVICE = (COMPUTE, IntervalClass.COMMUNICATION, IntervalClass.SYNC_WAIT)
 _DECODE = Phase.DECODE.value
 _COMPUTE_DECODE = RANK[IntervalClass.COMPUTE_DECODE]
 
@@ -134,7 +134,7 @@ class StepTime:
         self._lanes = lanes
         compute = [(start, end) for kind, _, start, end in lanes if kind == COMPUTE]
         self.compute_start_ns = min((start for start, _ in compute), default=planned_ns)
-        held = _DEVICE if spread else (COMPUTE,)
+        held = DEVICE_KINDS if spread else (COMPUTE,)
         ends = [end for kind, _, _, end in lanes if kind in held]
         self.compute_end_ns = max(ends, default=self.compute_start_ns)
         self.compute_ns = union_ns(compute)

@@ -146,7 +146,10 @@ class Timeline:
         self.waiting_kind = REQUEUE
 
     def wait_for(self, kind: str, at_ns: Ns, loads: Sequence[Segment]) -> None:
-        """From ``at_ns`` on the request waits for ``kind``: handoff, a reservation, or a place to decode."""
+        """From ``at_ns`` on the request waits for ``kind``: handoff, a reservation, or a place to decode.
+
+        What is accounted up to a later time stays so.
+        """
         if self.waiting_since is not None:
             self._end_wait(at_ns, loads)
         self.gap_handoff = True

@@ -120,9 +120,10 @@ class PoolsSection(Spec):
         description="Split: when room to decode is kept: before the prompt may be computed at all; on arrival if there "
         "is some; or once the prompt is computed.",
     )
-    move: Literal["after", "chunks"] | None = Field(
+    move: Literal["after", "chunks", "layers"] | None = Field(
         None,
-        description="Split: KV is moved after prefill, or chunk by chunk as it is computed (reserve: before, arrival).",
+        description="Split: KV is moved after prefill; chunk by chunk as steps compute it; or layer by layer while a "
+        "step computes it. The last two need reserve: before or arrival.",
     )
     accept_share: Share | None = Field(
         None,

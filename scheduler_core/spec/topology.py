@@ -75,6 +75,12 @@ class Topology(Spec):
     kv_bytes_per_token: PositiveInt = Field(
         131_072, description="Bytes of KV that a token takes; 131072 is Llama 3 8B in 16 bits."
     )
+    kv_layers: PositiveInt = Field(
+        32,
+        le=1024,
+        description="Layers of the model, each with an equal part of a token's KV; pools.move layers sends one when it "
+        "is computed. 32 is Llama 3 8B.",
+    )
     cold_start: ColdStart = Field(ColdStart(), description="How long an instance takes to start, where any is started.")
     broken_share: Share = Field(0.0, description="Share of transfers that break off when their bytes have moved.")
     late_share: Share = Field(0.0, description="Share of transfers that are reported late.")

@@ -75,7 +75,11 @@ class Handoff:
 
 @dataclass(frozen=True, slots=True)
 class Transferred:
-    """``bytes`` of a request's KV moved over a link from ``start_ns`` on; several pieces may make up one handoff."""
+    """``bytes`` of a request's KV moved over a link from ``start_ns`` on; several pieces may make up one handoff.
+
+    ``alone_ns`` is what they would have taken with the link to themselves, None where nobody knows; time beyond that
+    counts as waiting for the link, and as if all of the wait had come first.
+    """
 
     kind: ClassVar[str] = "transferred"
     at_ns: Ns
@@ -84,6 +88,12 @@ class Transferred:
     source: int
     destination: int
     bytes: int
+    alone_ns: Ns | None = None
+
+    @property
+    def moves_ns(self) -> Ns:
+        """When the bytes began to move, had they waited first and then had the link to themselves."""
+        return self.start_ns if self.alone_ns is None else max(self.start_ns, self.at_ns - self.alone_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,8 @@ class Lane(NamedTuple):
 
 
 COMPUTE = "compute"
+DEVICE_KINDS = (COMPUTE, IntervalClass.COMMUNICATION.value, IntervalClass.SYNC_WAIT.value)
+"""Lanes of a step that are its forward: computing, and for a parallel instance telling and waiting in between."""
 HOST = "host"
 FINISHER = "host finisher"
 COPY_IN = "copy in"

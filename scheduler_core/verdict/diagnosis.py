@@ -147,8 +147,12 @@ def _hot_expert(view: View) -> str | None:
 
 
 def _handoff_budget(view: View) -> str | None:
-    handoff = view.value("handoff_ms")
-    return "the handoff is over its budget" if handoff and handoff > view.limit("handoff_budget_ms") else None
+    handoff, waited = view.value("handoff_ms"), view.value("network_wait_ms")
+    if not handoff or handoff <= view.limit("handoff_budget_ms"):
+        return None
+    if waited is not None and 2 * waited > handoff:
+        return "the handoff is over its budget, and most of it waits for the network: too many share the link"
+    return "the handoff is over its budget"
 
 
 def _overlap_without_gain(view: View) -> str | None:

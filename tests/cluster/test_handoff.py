@@ -1,5 +1,6 @@
 """Prefill and decode in different pools: what becomes of a computed prompt, and that nothing is lost or doubled."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -131,7 +132,7 @@ def test_chunks_are_sent_while_the_next_is_computed() -> None:
     REQUESTS,
     st.sampled_from(["cheapest", "transfer", "recompute", "stay"]),
     st.sampled_from(["transfer", "recompute", "stay", "fail"]),
-    st.sampled_from([("ready", "after"), ("arrival", "after"), ("arrival", "chunks"), ("before", "chunks")]),
+    st.sampled_from([("ready", "after"), *product(("arrival", "before"), ("after", "chunks", "layers"))]),
     st.sampled_from(["prefill", "arrival", "decode"]),
     st.sampled_from([None, 0, 4]),
     st.sampled_from([(1, 1), (2, 1), (1, 2)]),

@@ -75,10 +75,10 @@ class _Paths:
             present = {row[0] for row in record.grants} | {row[0] for row in record.stalled}
             for request in present & self._open.keys():
                 self._open[request].take(record)
-        elif isinstance(record, Preempted) and record.request in self._open:
-            self._open[record.request].take(record)
         elif isinstance(record, Finished) and record.request in self._open:
             yield from _request(self._open.pop(record.request))
+        elif (path := self._open.get(getattr(record, "request", -1))) is not None:
+            path.take(record)
 
     def rest(self) -> Iterator[dict[str, Any]]:
         """Events of the requests that had not ended."""
