@@ -1,6 +1,8 @@
 """Evidence by stretches of steps says what evidence step by step says: the same records once spelled out."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.sim.recorded import RecordedDriver
 from scheduler_core.testing.builders import ListSink, play
 from scheduler_core.types.patience import Patience
-from scheduler_core.types.records import Arrived, Record, RunStarted, Step, Steps, decode, encode
+from scheduler_core.types.records import Arrived, Finished, Record, RunStarted, Step, Steps, decode, encode
 from scheduler_core.types.shape import shape_of_step
 from tests.core.test_fastforward import REQUESTS, SPECS, TARGET, build
 
@@ -39,17 +41,25 @@ def recorded(spec: Any, requests: Any, capacity: Any, **ends: Any) -> list[Recor
 
 
 def step_by_step(spec: Any, requests: Any, capacity: Any, **ends: Any) -> list[Record]:
-    records = play(spec, requests, capacity=capacity, target=TARGET, law_interval=7, **ends).sink.records
-    return [without_order(record) for record in records]
+    return without_order(play(spec, requests, capacity=capacity, target=TARGET, law_interval=7, **ends).sink.records)
 
 
 def spelled_out(records: list[Record]) -> list[Record]:
-    return [without_order(record) for record in expand(records)]
+    return without_order(expand(records))
 
 
-def without_order(record: Record) -> Record:
-    """A step without digest, its grants by request: passes of a policy may order them otherwise than admission did."""
-    return replace(record, digest="", grants=sorted(record.grants)) if isinstance(record, Step) else record
+def without_order(records: Iterable[Record]) -> list[Record]:
+    """Steps without digest; a step's grants, and the requests that end with it, by request.
+
+    Passes of a policy may order them otherwise than admission did.
+    """
+    found: list[Record] = []
+    for ended_ns, group in groupby(records, key=lambda record: record.at_ns if isinstance(record, Finished) else None):
+        if ended_ns is None:
+            found += [replace(r, digest="", grants=sorted(r.grants)) if isinstance(r, Step) else r for r in group]
+        else:
+            found += sorted(group, key=lambda record: getattr(record, "request", 0))
+    return found
 
 
 @settings(max_examples=250)
