@@ -40,10 +40,11 @@ class Step:
     place: Place
     done: int
     requests: int
+    at: str = ""
 
     def words(self) -> str:
-        """Which run it is: arm, and load in a sweep."""
-        return self.place.arm if self.place.load is None else f"{self.place.arm} at {self.place.load:g}"
+        """Which run it is: arm, and load where there are several."""
+        return self.place.arm + self.at
 
 
 @dataclass
@@ -162,7 +163,8 @@ def _repeats(
     for number, place in enumerate(runs, start=before + 1):
         if place.arm in arms:
             requests = len(played.plans[place.load].requests)
-            _run(played, Step(number, before + len(runs), place, 0, requests), folder, on_step)
+            step = Step(number, before + len(runs), place, 0, requests, spec.at_words(place.load))
+            _run(played, step, folder, on_step)
     if not played.runs:
         raise PlayError(f"no run succeeded; the first: {played.failures[0]['reason']}")
 
@@ -227,11 +229,15 @@ def _job(played: Played, where: Step, folder: Path) -> RunJob:
 
 def _decide(played: Played) -> Verdict:
     from scheduler_core.verdict.decide import decide
+    from scheduler_core.verdict.isolation import decide_isolation
     from scheduler_core.verdict.load_sweep import decide_sweep
     from scheduler_core.verdict.outputs import read_outputs
 
+    points = {load or 0.0: runs for load, runs in played.points.items()}
     if played.experiment.sweep is not None:
-        return decide_sweep(played.experiment, {load or 0.0: runs for load, runs in played.points.items()})
+        return decide_sweep(played.experiment, points)
+    if played.experiment.isolation is not None:
+        return decide_isolation(played.experiment, points)
     return decide(
         played.experiment, played.runs, outputs=lambda run: read_outputs(played.folders[run] / "outputs.parquet")
     )

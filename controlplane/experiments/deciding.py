@@ -16,6 +16,7 @@ from scheduler_core.spec.parse import parse
 from scheduler_core.types.errors import HeadwayError
 from scheduler_core.verdict.comparable import Output
 from scheduler_core.verdict.decide import decide
+from scheduler_core.verdict.isolation import decide_isolation
 from scheduler_core.verdict.load_sweep import decide_sweep
 from scheduler_core.verdict.outputs import read_outputs
 
@@ -57,6 +58,8 @@ def _decide(experiment: Experiment, finished: list[Run]) -> dict[str, Any]:
     spec = spec_of(experiment)
     if spec.sweep is not None:
         return decide_sweep(spec, _by_load(finished)).canonical()
+    if spec.isolation is not None:
+        return decide_isolation(spec, _by_load(finished)).canonical()
     return decide(spec, [parse(RunSummary, run.summary) for run in finished], outputs=outputs).canonical()
 
 

@@ -18,8 +18,7 @@ from scheduler_core.verdict.sequential import further
 def run_title(spec: ExperimentSpec, place: Place) -> str:
     """What a run is called; with looks declared the number of repeats is not known beforehand."""
     of = "" if spec.goal.looks else f" of {spec.repeats}"
-    at = "" if place.load is None else f" at {place.load:g}"
-    return f"{spec.name}: {place.arm}{at}, repeat {place.repeat + 1}{of}"
+    return f"{spec.name}: {place.arm}{spec.at_words(place.load)}, repeat {place.repeat + 1}{of}"
 
 
 def look_further(experiment: Experiment, runs: Iterable[Run], end: dict[str, Any]) -> bool:

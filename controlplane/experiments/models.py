@@ -1,9 +1,13 @@
 """Experiments: arms x repeats over one frozen plan, and the verdict read from their finished runs."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from django.conf import settings
 from django.db import models
 
 from controlplane.ids import new_id
+from scheduler_core.spec.isolation import times_words
 
 
 def experiment_id() -> str:
@@ -71,7 +75,7 @@ class ArmRun(models.Model):
 
     arm = models.ForeignKey(Arm, on_delete=models.CASCADE, related_name="arm_runs")
     repeat = models.PositiveIntegerField()
-    load = models.FloatField(null=True, blank=True, help_text="Of a load sweep; empty without one.")
+    load = models.FloatField(null=True, blank=True, help_text="Of a sweep; or how many times over the others send.")
     run = models.OneToOneField("runs.Run", on_delete=models.PROTECT, related_name="arm_run")
 
     class Meta:
@@ -83,7 +87,13 @@ class ArmRun(models.Model):
             models.UniqueConstraint(fields=["arm", "repeat", "load"], name="one_run_per_arm_repeat_and_load"),
         ]
 
-    @property
-    def label(self) -> str:
-        """Its arm, in a sweep with the load."""
-        return self.arm.name if self.load is None else f"{self.arm.name} at {self.load:g}"
+    def label(self, spec: Mapping[str, Any]) -> str:
+        """Its arm, in a sweep with the load, for isolation with that of the others; ``spec`` is the experiment's."""
+        return self.arm.name + load_words(spec, self.load)
+
+
+def load_words(spec: Mapping[str, Any], load: float | None) -> str:
+    """What follows an arm's name where it is played at ``load``."""
+    if load is None:
+        return ""
+    return f" {times_words(load)}" if spec.get("isolation") else f" at {load:g}"

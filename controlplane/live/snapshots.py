@@ -76,10 +76,12 @@ def _arm_runs(experiment_id: str) -> QuerySet[ArmRun]:
 
 def experiment_message(user: Person, experiment_id: str) -> dict[str, Any] | None:
     """Status of an experiment and of each of its runs; None when there is no such experiment for ``user``."""
-    found = Experiment.objects.filter(pk=experiment_id).only("id", "owner_id", "status", "decided_at").first()
+    found = Experiment.objects.filter(pk=experiment_id).only("id", "owner_id", "status", "decided_at", "spec").first()
     if found is None or not (user.is_authenticated and user.is_active):
         return None
-    rows = [{"arm": row.label, "repeat": row.repeat, **run_status(row.run)} for row in _arm_runs(experiment_id)]
+    rows = [
+        {"arm": row.label(found.spec), "repeat": row.repeat, **run_status(row.run)} for row in _arm_runs(experiment_id)
+    ]
     return {
         "type": "experiment",
         "experiment": experiment_id,

@@ -27,6 +27,11 @@ def sweeps(stored: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     ]
 
 
+def isolations(stored: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """What a verdict says of the isolation of a tenant or tier; empty where nothing."""
+    return _shown(stored, "isolations")
+
+
 def _shown(stored: Mapping[str, Any] | None, kind: str) -> list[dict[str, Any]]:
     return [
         {
@@ -57,7 +62,7 @@ def next_step(experiment: Experiment, reference: str) -> dict[str, Any] | None:
     None when there is no such.
     """
     place, _, number = reference[1:].partition(".")
-    kind = {"c": "comparisons", "s": "sweeps"}.get(reference[:1])
+    kind = {"c": "comparisons", "s": "sweeps", "i": "isolations"}.get(reference[:1])
     if kind is None or not (place.isdecimal() and number.isdecimal() and len(reference) < 9):
         return None
     found = (experiment.verdict or {}).get(kind) or []

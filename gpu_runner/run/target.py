@@ -125,7 +125,8 @@ def _open_modelled(job: RunJob, spec: ModelledTarget, policy: PolicySpec) -> Tar
     if profile is None:
         message = "the job carries no calibrated profile; whoever makes the job resolves its name"
         raise InputError([Problem("target.modelled.profile", message)])
-    cluster = None if spec.topology is None else _open_cluster(job, spec, spec.topology, policy)
+    topology = None if spec.topology is None else spec.topology.holding(policy.pools.hold)
+    cluster = None if topology is None else _open_cluster(job, spec, topology, policy)
     blocks = _pool_blocks(policy, spec.kv_blocks or profile.kv_blocks)
     executor = SimulatedExecutor(
         profile=profile,

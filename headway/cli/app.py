@@ -7,6 +7,7 @@ from headway.cli import (
     compare,
     demo,
     fork,
+    isolate,
     judge,
     local,
     policies,
@@ -34,6 +35,7 @@ app.command("play")(local.play)
 app.command("judge")(judge.judge)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
+app.command("isolate")(isolate.isolate)
 app.command("guided")(studies.guided)
 app.command("search")(studies.search)
 app.command("predict")(studies.predict)

@@ -96,7 +96,7 @@ def next_step(
     with Client(connection(url=url, token=token)) as client:
         found = client.get(f"/experiments/{experiment}")
     verdict = found["verdict"] or {}
-    judged = [*verdict.get("comparisons", []), *verdict.get("sweeps", [])]
+    judged = [*verdict.get("comparisons", []), *verdict.get("sweeps", []), *verdict.get("isolations", [])]
     offered = [step for item in judged for step in item["next_steps"] if step["experiment"]]
     if len(offered) < number:
         raise InputError([Problem(experiment, f"its verdict offers {len(offered)} next experiments")])

@@ -11,6 +11,7 @@ import numpy as np
 
 from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest, pool_of
 from scheduler_core.evidence.audited_moves import MOVES, MovesAudit
+from scheduler_core.evidence.columns import Marks
 from scheduler_core.evidence.expand import Lanes, lanes_of
 from scheduler_core.evidence.requests import Requests
 from scheduler_core.evidence.schema import AuditReport, Figure, Violation
@@ -55,7 +56,7 @@ class Audit:
     _open: dict[int, AuditedRequest] = field(default_factory=dict)
     _instances: defaultdict[int, AuditedInstance] = field(default_factory=lambda: defaultdict(AuditedInstance))
     _ended: Counter[str] = field(default_factory=Counter)
-    _ids_ended: set[int] = field(default_factory=set)
+    _ids_ended: Marks = field(default_factory=Marks)
     _started: RunStarted | None = None
     _finished: RunFinished | None = None
     _last_available: Ns = 0

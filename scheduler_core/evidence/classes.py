@@ -34,7 +34,7 @@ def _summary(requests: Requests, rows: Mask, slowdown: Floats | None) -> ClassSu
     metrics = {}
     for field in CLASS_FIELDS:
         values = np.concatenate([np.sort(requests.columns[f"{field}_ms"].values[done]), late])
-        for share in (0.5, 0.95):
+        for share in (0.5, 0.95, 0.99):
             metrics[f"{field}_p{share * 100:.0f}_censored_ms"] = tail(values, share)
     metrics["token_share"] = _token_share(requests, done)
     if slowdown is None:

@@ -1,27 +1,45 @@
 """What a run cost, where its target has a price: per million valid tokens, and what went into requests that failed."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from scheduler_core.evidence.metric import Metric, absent, present
 from scheduler_core.evidence.run_tables import RunTables, instances_of
 from scheduler_core.evidence.schema import Absence, Figure
+from scheduler_core.types.time import NS_PER_S
 
 COST = "cost_per_million_tokens"
 _UNIT = "currency"
 
 
-def price_per_hour(target: Mapping[str, Any], devices: int) -> float | None:
-    """Price of an hour on ``target`` with ``devices`` of its devices; None where none was declared.
+def prices_per_hour(target: Mapping[str, Any], groups: Sequence[str]) -> list[float] | None:
+    """Price of an hour of a device of each instance; None unless all have one.
 
-    A server's price is the sum over its sources, all of which must have one.
+    ``groups`` are those of a cluster's instances, each priced as its group or else as the target. A server's devices
+    are its sources.
     """
     (kind, chosen), *_ = [(name, value) for name, value in target.items() if isinstance(value, Mapping)] or [("", {})]
     if kind == "server":
-        prices: list[Any] = [source.get("price_per_hour") for source in instances_of(chosen)]
-        return sum(prices) if prices and None not in prices else None
-    price = chosen.get("price_per_device_hour")
-    return None if price is None else float(price) * devices
+        prices = [source.get("price_per_hour") for source in instances_of(chosen)]
+    else:
+        described = (chosen.get("topology") or {}).get("groups") or {}
+        own = chosen.get("price_per_device_hour")
+        prices = [described.get(group, {}).get("price_per_device_hour") or own for group in groups] or [own]
+    return [float(price) for price in prices] if prices and None not in prices else None
+
+
+def paid(run: RunTables) -> float | None:
+    """What was paid over the measured window: the price of each device for as long as it was held."""
+    instances = run.started.instances
+    prices = prices_per_hour(run.started.target, [str(instance["group"]) for instance in instances])
+    if prices is None:
+        return None
+    if not instances:
+        return sum(prices) * (1 if run.started.target.get("server") else run.devices) / 3600 * run.window_s
+    return sum(
+        price / 3600 * int(instance.get("devices", 1)) * run.use.held_ns([index]) / NS_PER_S
+        for index, (price, instance) in enumerate(zip(prices, instances, strict=True))
+    )
 
 
 def wasted_share(run: RunTables) -> float | None:
@@ -35,23 +53,23 @@ def _priced(name: str, formula: str, value: Callable[[RunTables, float], float |
     """A figure in the currency of the declared price; ``why`` it may be absent in spite of a price."""
 
     def compute(run: RunTables) -> Figure:
-        price = price_per_hour(run.started.target, run.devices)  # of all that exist; paid for is what was held
-        if price is None:
+        spent = paid(run)
+        if spent is None:
             return absent(_UNIT, Absence.NOT_MEASURED, "no price was declared")
-        found = value(run, price / 3600 * run.device_s / run.devices)
+        found = value(run, spent)
         return absent(_UNIT, Absence.NOT_APPLICABLE, why) if found is None else present(found, _UNIT)
 
     return Metric(name, _UNIT, formula, "lower", "run", "one per run", compute)
 
 
-def _per_million(run: RunTables, paid: float) -> float | None:
+def _per_million(run: RunTables, spent: float) -> float | None:
     tokens = float(run.requests.rows["output_tokens"][run.requests.measured & run.requests.finished].sum())
-    return paid / tokens * 1e6 if tokens else None
+    return spent / tokens * 1e6 if tokens else None
 
 
-def _failures(run: RunTables, paid: float) -> float | None:
+def _failures(run: RunTables, spent: float) -> float | None:
     wasted = wasted_share(run)
-    return None if wasted is None else paid * wasted
+    return None if wasted is None else spent * wasted
 
 
 def _wasted(run: RunTables) -> Figure:

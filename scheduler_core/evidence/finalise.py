@@ -41,16 +41,16 @@ def finalise(
     """Write tables, audit and summary of a run into ``folder`` and return the summary.
 
     Files: requests, steps and gaps (and outputs, where there are real tokens) as Parquet, ``audit.json``,
-    ``summary.json`` and ``benchmark.json``; each appears whole, under its final name, or not at all. Open requests
-    are held as objects, everything else as arrays or on disk. ``alone`` is the calibrated time of a request (prompt
-    tokens, output tokens) by itself, without which slowdowns are not measured. `ExecutorError` when the records have
-    no start.
+    ``summary.json`` and ``benchmark.json``; each appears whole, under its final name, or not at all. Only open requests
+    are held as objects and a few columns at a time as arrays; all else lies on disk. ``alone`` is the calibrated time
+    of a request (prompt tokens, output tokens) by itself, without which slowdowns are not measured. `ExecutorError`
+    when the records have no start.
     """
     started, stream = _first(iter(records))
     metadata = {"run": started.run, "attempt": str(started.attempt), "arm": arm, "repeat": str(repeat)}
     labels = Labels()
     steps, gaps = steps_table(folder, labels, metadata), gaps_table(folder, labels, metadata)
-    folding = _Folding(steps, gaps, labels, warmup_share=warmup_share, alone=alone)
+    folding = _Folding(steps, gaps, labels, warmup_share=warmup_share, alone=alone, folder=folder)
     rows = folding.play(stream)
     steps.close()
     gaps.close()
@@ -96,15 +96,22 @@ class _Folding:
     """The pass over the records: fold and audit side by side, rows going to the tables as they come."""
 
     def __init__(
-        self, steps: TakesRow, gaps: TakesRows, labels: Labels, *, warmup_share: float, alone: Alone | None
+        self,
+        steps: TakesRow,
+        gaps: TakesRows,
+        labels: Labels,
+        *,
+        warmup_share: float,
+        alone: Alone | None,
+        folder: Path | None = None,
     ) -> None:
         self.alone = alone
         self.labels = labels
         self.totals = StepTotals(steps, lambda: self.fold.window.start_ns is not None)
-        self.fold = RunFold(self.totals, gaps, labels, warmup_share=warmup_share)
+        self.fold = RunFold(self.totals, gaps, labels, warmup_share=warmup_share, folder=folder)
         self.audit = Audit()
 
-    def play(self, records: Iterable[Record]) -> dict[str, Ints]:
+    def play(self, records: Iterable[Record]) -> Mapping[str, Ints]:
         """Take all records; the request columns."""
         fold, audit = self.fold.take, self.audit.take
         for record in records:
@@ -113,7 +120,7 @@ class _Folding:
         return self.fold.end()
 
     def tables(
-        self, started: RunStarted, rows: dict[str, Ints], tiers: Mapping[str, Tier], gaps: GapSource
+        self, started: RunStarted, rows: Mapping[str, Ints], tiers: Mapping[str, Tier], gaps: GapSource
     ) -> RunTables:
         """What metrics are computed from."""
         loads, held = self.fold.loads, self.fold.device_bytes

@@ -2,9 +2,11 @@
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from scheduler_core.evidence.columns import MISSING, IntColumns, Ints
+from scheduler_core.evidence.columns import MISSING, GrowingColumns, Ints
 from scheduler_core.evidence.counts import Counts, Rows, counts_of
 from scheduler_core.evidence.crowd import Crowd
 from scheduler_core.evidence.decisions import Decisions
@@ -47,14 +49,23 @@ _MODEL_LOAD = IntervalClass.MODEL_LOAD.value
 class RunFold:
     """Takes the records of one run in order; `requests` grows as requests end, ``steps`` and ``gaps`` as they happen.
 
-    ``steps`` and ``gaps`` are given by the caller, so that a long run's rows can be written out as they come.
+    ``steps`` and ``gaps`` are given by the caller, so that a long run's rows can be written out as they come; the rows
+    of its requests go to a scratch file in ``folder``.
     """
 
-    def __init__(self, steps: TakesRow, gaps: TakesRows, labels: Labels, *, warmup_share: float = 0.0) -> None:
+    def __init__(
+        self,
+        steps: TakesRow,
+        gaps: TakesRows,
+        labels: Labels,
+        *,
+        warmup_share: float = 0.0,
+        folder: Path | None = None,
+    ) -> None:
         self.labels = labels
         self.window = Window(warmup_share)
         self.decisions = Decisions()
-        self.requests = IntColumns((*REQUEST_INTS, *SEGMENT_COLUMNS))
+        self.requests = GrowingColumns((*REQUEST_INTS, *SEGMENT_COLUMNS), folder)
         self.started: RunStarted | None = None
         self.finished: RunFinished | None = None
         self.loads: list[Segment] = []
@@ -110,16 +121,14 @@ class RunFold:
             digest.update(f"{request}:{self.outputs[request]}\n".encode())
         return digest.hexdigest()
 
-    def end(self) -> dict[str, Ints]:
+    def end(self) -> Mapping[str, Ints]:
         """Close whatever is still open (the records stopped early) as cut off; the request columns, by index."""
         for crowd in self._crowds.values():
             crowd.release_all(list(crowd.members))
         for request, line in list(self._open.items()):
             at = max(line.cursor, line.pending_end)
             self._finished(Finished(at, request, Outcome.CUT_OFF, "records_ended", "records_ended", line.tokens))
-        columns = self.requests.take()
-        order = columns["request"].argsort(kind="stable")
-        return {name: columns.pop(name)[order] for name in tuple(columns)}  # one column doubled at a time
+        return self.requests.sorted_by("request")
 
     def _run_started(self, record: RunStarted) -> None:
         self.started = record

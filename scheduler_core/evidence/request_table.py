@@ -10,7 +10,7 @@ import pyarrow as pa
 from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.requests import Column, Requests
 from scheduler_core.evidence.schema import Absence
-from scheduler_core.evidence.tables import Mask, TableWriter, absence_column, ms, text
+from scheduler_core.evidence.tables import ROWS_PER_GROUP, Mask, TableWriter, absence_column, ms, text
 
 _COUNTS = (
     "request", "prompt_tokens", "output_limit", "output_tokens", "rehit_tokens", "preemptions", "recomputed_tokens",
@@ -43,7 +43,8 @@ def request_columns(requests: Requests) -> dict[str, Any]:
 def write_requests(folder: Path, requests: Requests, metadata: Mapping[str, str]) -> Path:
     """Write ``requests.parquet`` into ``folder``."""
     writer = TableWriter(folder / "requests.parquet", metadata)
-    writer.write(request_columns(requests))
+    for start in range(0, max(len(requests), 1), ROWS_PER_GROUP):
+        writer.write(request_columns(requests.part(start, start + ROWS_PER_GROUP)))
     writer.close()
     return writer.path
 

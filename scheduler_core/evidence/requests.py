@@ -1,14 +1,16 @@
 """The requests of a run as columns, with every derived figure computed in one place."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from scheduler_core.evidence.columns import MISSING, Ints
+from scheduler_core.evidence.columns import MISSING, ColumnsPart, Ints
 from scheduler_core.evidence.layout import SEGMENT_COLUMNS, Labels
 from scheduler_core.evidence.schema import Absence
 from scheduler_core.evidence.tables import Mask
@@ -17,6 +19,9 @@ from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.time import NS_PER_MS
 
 Floats = npt.NDArray[np.float64]
+T = TypeVar("T")
+
+HELD_VALUES = 4_000_000  # derived values that are held at a time; beyond, columns are made again when asked for
 
 
 @dataclass(frozen=True)
@@ -131,17 +136,23 @@ class Requests:
         return self.counted & self.finished
 
     @cached_property
-    def columns(self) -> dict[str, Column]:
-        """Every derived field by name."""
-        fields = {**self._latencies(), **self._segments(), **self._sizes()}
-        nothing = np.zeros(len(self))
-        always = np.ones(len(self), dtype=np.bool_)
-        for name, unit in NOT_APPLICABLE.items():
-            if name in fields:
-                continue  # a target that has it says so
-            fields[name] = Column(nothing, unit, ((Absence.NOT_APPLICABLE, always),))
-        fields["input_transfer_bytes"] = Column(nothing, "bytes", ((Absence.NOT_MEASURED, always),))
-        return fields
+    def columns(self) -> Mapping[str, Column]:
+        """Every derived field by name, each made when it is asked for."""
+        makers = {**self._latencies(), **self._segments(), **self._sizes()}
+        for name, unit in NOT_APPLICABLE.items():  # unless a target that has it says so
+            makers.setdefault(name, partial(self._never, unit, Absence.NOT_APPLICABLE))
+        makers["input_transfer_bytes"] = partial(self._never, "bytes", Absence.NOT_MEASURED)
+        return MadeOnce(tuple(makers), lambda name: makers[name](), most=most_held(len(self)))
+
+    def part(self, start: int, stop: int) -> Self:
+        """The requests of rows ``[start, stop)`` by themselves."""
+        return replace(self, rows=ColumnsPart(self.rows, start, stop))
+
+    def _never(self, unit: str, absence: Absence) -> Column:
+        """A column without a single value."""
+        return Column(
+            np.broadcast_to(np.float64(0), len(self)), unit, ((absence, np.broadcast_to(np.True_, len(self))),)
+        )
 
     @cached_property
     def segment_sum_ns(self) -> Ints:
@@ -177,44 +188,104 @@ class Requests:
         codes, counts = np.unique(causes[causes != MISSING], return_counts=True)
         return {self.labels.causes.values[code]: int(count) for code, count in zip(codes, counts, strict=True)}
 
-    def _latencies(self) -> dict[str, Column]:
+    def _latencies(self) -> dict[str, "Maker"]:
         rows = self.rows
-        tokens = rows["output_tokens"]
-        no_token = rows["first_token_ns"] == MISSING
-        unfinished = ~self.finished
-        single = tokens == 1
-        two = tokens == 2
-        failed = (Absence.FAILED, unfinished)
-        decode_ns = rows["last_token_ns"] - rows["first_token_ns"]
-        steady_ns = decode_ns - np.maximum(rows["first_gap_ns"], 0)
+
+        def after_arrival(name: str) -> Ints:
+            return rows[name] - rows["arrival_ns"]
+
         return {
-            "ttft_ms": _column(rows["first_token_ns"] - rows["arrival_ns"], (Absence.FAILED, no_token)),
-            "e2e_ms": _column(rows["last_token_ns"] - rows["arrival_ns"], failed),
-            "tpot_ms": _column(decode_ns / np.maximum(tokens - 1, 1), failed, (Absence.NOT_APPLICABLE, single)),
-            "tpot_steady_ms": _column(
-                steady_ns / np.maximum(tokens - 2, 1), failed, (Absence.NOT_APPLICABLE, single | two)
-            ),
-            "longest_gap_ms": _column(rows["longest_gap_ns"], failed, (Absence.NOT_APPLICABLE, single)),
-            "first_gap_ms": _column(rows["first_gap_ns"], failed, (Absence.NOT_APPLICABLE, single)),
-            "hidden_work_ms": _column(rows["hidden_ns"], failed),
-            "queue_to_first_token_ms": _column(rows["queue_first_ns"], (Absence.FAILED, no_token)),
-            "prefill_to_first_token_ms": _column(rows["prefill_first_ns"], (Absence.FAILED, no_token)),
+            "ttft_ms": lambda: _column(after_arrival("first_token_ns"), self._no_token),
+            "e2e_ms": lambda: _column(after_arrival("last_token_ns"), self._failed),
+            "tpot_ms": lambda: _column(self._per_gap(0), self._failed, self._shorter_than(2)),
+            "tpot_steady_ms": lambda: _column(self._per_gap(1), self._failed, self._shorter_than(3)),
+            "longest_gap_ms": lambda: _column(rows["longest_gap_ns"], self._failed, self._shorter_than(2)),
+            "first_gap_ms": lambda: _column(rows["first_gap_ns"], self._failed, self._shorter_than(2)),
+            "hidden_work_ms": lambda: _column(rows["hidden_ns"], self._failed),
+            "queue_to_first_token_ms": lambda: _column(rows["queue_first_ns"], self._no_token),
+            "prefill_to_first_token_ms": lambda: _column(rows["prefill_first_ns"], self._no_token),
         }
 
-    def _segments(self) -> dict[str, Column]:
+    def _per_gap(self, left_out: int) -> Floats:
+        """Time per gap between tokens, in ns, without the first ``left_out`` (0 or 1) gaps."""
+        rows = self.rows
+        span = rows["last_token_ns"] - rows["first_token_ns"]
+        if left_out:
+            span = span - np.maximum(rows["first_gap_ns"], 0)
+        return np.asarray(span / np.maximum(rows["output_tokens"] - 1 - left_out, 1))
+
+    @property
+    def _failed(self) -> tuple[Absence, Mask]:
+        return Absence.FAILED, ~self.finished
+
+    @property
+    def _no_token(self) -> tuple[Absence, Mask]:
+        return Absence.FAILED, self.rows["first_token_ns"] == MISSING
+
+    def _shorter_than(self, tokens: int) -> tuple[Absence, Mask]:
+        """One or two tokens have no gap to speak of; a request without any did not finish."""
+        found = self.rows["output_tokens"]
+        return Absence.NOT_APPLICABLE, (found > 0) & (found < tokens)
+
+    def _segments(self) -> dict[str, "Maker"]:
         fields = {**_SEGMENT_FIELDS, **_BETWEEN_INSTANCES} if self.instances > 1 else _SEGMENT_FIELDS
-        return {name: _column(self.rows[f"{kind}_ns"]) for name, kind in fields.items()}
+        return {name: partial(self._segment, f"{kind}_ns") for name, kind in fields.items()}
 
-    def _sizes(self) -> dict[str, Column]:
-        hits = self.rows["hit_tokens"]
-        never = (Absence.FAILED, hits == MISSING)
+    def _segment(self, column: str) -> Column:
+        return _column(self.rows[column])
+
+    def _sizes(self) -> dict[str, "Maker"]:
         return {
-            "hit_tokens": Column(hits.astype(np.float64), "tokens", (never,)),
-            "host_hit_tokens": Column(self.rows["host_hit_tokens"].astype(np.float64), "tokens", (never,)),
-            "uncached_prompt_tokens": Column(
-                (self.rows["prompt_tokens"] - hits).astype(np.float64), "tokens", (never,)
-            ),
+            "hit_tokens": partial(self._hits, "hit_tokens"),
+            "host_hit_tokens": partial(self._hits, "host_hit_tokens"),
+            "uncached_prompt_tokens": self._uncached,
         }
+
+    def _hits(self, column: str) -> Column:
+        return Column(self.rows[column].astype(np.float64), "tokens", (self._never_looked_up,))
+
+    def _uncached(self) -> Column:
+        left = self.rows["prompt_tokens"] - self.rows["hit_tokens"]
+        return Column(left.astype(np.float64), "tokens", (self._never_looked_up,))
+
+    @property
+    def _never_looked_up(self) -> tuple[Absence, Mask]:
+        return Absence.FAILED, self.rows["hit_tokens"] == MISSING
+
+
+Maker = Callable[[], Column]
+
+
+class MadeOnce(Mapping[str, T]):
+    """Values by name, made when asked for; the ``most`` asked for last are kept."""
+
+    def __init__(self, names: tuple[str, ...], make: Callable[[str], T], *, most: int) -> None:
+        self._names = dict.fromkeys(names)
+        self._make = make
+        self._most = most
+        self._made: OrderedDict[str, T] = OrderedDict()
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._made:
+            self._made.move_to_end(name)
+            return self._made[name]
+        if name not in self._names:
+            raise KeyError(name)
+        value = self._made[name] = self._make(name)
+        if len(self._made) > self._most:
+            self._made.popitem(last=False)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def most_held(rows: int) -> int:
+    """Columns of ``rows`` values that are held at a time."""
+    return max(2, HELD_VALUES // max(rows, 1))
 
 
 def _column(ns: Ints | Floats, *absent: tuple[Absence, Mask]) -> Column:

@@ -14,7 +14,8 @@ from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.handoffs import HandoffTotals
 from scheduler_core.evidence.instances import InstanceTotals, InstanceUse, OutageTotals, PowerTotals
 from scheduler_core.evidence.layout import STEP_INTS, TakesRow
-from scheduler_core.evidence.requests import Floats, Requests
+from scheduler_core.evidence.order_statistics import OrderStatistics
+from scheduler_core.evidence.requests import Floats, MadeOnce, Requests, most_held
 from scheduler_core.evidence.slo import Attainment, attainment
 from scheduler_core.evidence.spread import SPREAD_INTS, SpreadTotals
 from scheduler_core.evidence.tables import Mask, open_table
@@ -168,18 +169,18 @@ class RunTables:
         requests, alone = self.requests, self.alone
         found = np.full(len(requests), np.nan)
         rows = np.flatnonzero(requests.finished)
-        prompts, outputs = (requests.rows[name][rows].tolist() for name in ("prompt_tokens", "output_tokens"))
-        alone_ms = np.array([alone(*each) for each in zip(prompts, outputs, strict=True)]) / NS_PER_MS
+        prompts, outputs = (requests.rows[name][rows] for name in ("prompt_tokens", "output_tokens"))
+        base = int(outputs.max(initial=0)) + 1
+        shapes, shape = np.unique(prompts * base + outputs, return_inverse=True)
+        alone_ms = np.array([alone(*divmod(each, base)) for each in shapes.tolist()])[shape] / NS_PER_MS
         found[rows] = requests.columns["e2e_ms"].values[rows] / np.maximum(alone_ms, 1 / NS_PER_MS)
         return found
 
     @cached_property
-    def gap_ms(self) -> Floats:
+    def gap_ms(self) -> OrderStatistics:
         """Ascending gaps between tokens, pooled over warm finished measured requests."""
-        wanted = _lookup(self.requests.rows["request"], self.requests.warm_finished)
-        gaps = np.concatenate([np.empty(0), *(gap_ms[wanted[request]] for request, gap_ms in self.gaps())])
-        gaps.sort()
-        return gaps
+        wanted = by_request(self.requests.rows["request"], self.requests.warm_finished)
+        return OrderStatistics(lambda: (gap_ms[wanted[request]] for request, gap_ms in self.gaps()))
 
     @cached_property
     def stalled(self) -> Mask:
@@ -189,25 +190,17 @@ class RunTables:
         return self.requests.warm_finished & longest.present & (longest.values > limit)
 
     @cached_property
-    def _sorted(self) -> "_SortedFields":
-        return _SortedFields(self.requests)
+    def _sorted(self) -> Mapping[str, Floats]:
+        requests = self.requests
+
+        def make(name: str) -> Floats:
+            column = requests.columns[name]
+            return np.sort(column.values[requests.warm_finished & column.present])
+
+        return MadeOnce(tuple(requests.columns), make, most=most_held(len(requests)))
 
 
-class _SortedFields(dict[str, Floats]):
-    """Sorted values by field, computed on first use."""
-
-    def __init__(self, requests: Requests) -> None:
-        super().__init__()
-        self._requests = requests
-
-    def __missing__(self, name: str) -> Floats:
-        column = self._requests.columns[name]
-        values = np.sort(column.values[self._requests.warm_finished & column.present])
-        self[name] = values
-        return values
-
-
-def _lookup(requests: Ints, mask: Mask) -> Mask:
+def by_request(requests: Ints, mask: Mask) -> Mask:
     """Mask by request index instead of by row."""
     size = int(requests.max()) + 1 if len(requests) else 1
     found = np.zeros(size, dtype=np.bool_)

@@ -107,6 +107,8 @@ def check_against(spec: PolicySpec, *, model_length: int, kv_blocks: int | None)
 def check_layout(policy: PolicySpec, target: TargetSpec) -> None:
     """Refuse a resolved policy whose section ``pools`` does not suit the instances of ``target``."""
     pools, topology = policy.pools, target.topology
+    if pools.hold is not None:
+        topology = _held(pools.hold, topology)
     if pools.layout == "single":
         if topology is not None and topology.instances > 1:
             message = f"is single, but the target has {topology.instances} instances; use replicas or split"
@@ -122,6 +124,22 @@ def check_layout(policy: PolicySpec, target: TargetSpec) -> None:
         raise InputError([Problem("pools.scale.least", message)])
     if pools.layout == "split":
         _check_split(pools, topology)
+
+
+def _held(hold: Mapping[str, int], topology: Topology | None) -> Topology:
+    """What is held of ``topology``; refuses groups and numbers that it has not, and to hold nothing."""
+    groups = {} if topology is None else topology.groups
+    problems = [
+        Problem(f"pools.hold.{name}", f"is {number}, but the target has {groups[name].count if name in groups else 0}")
+        for name, number in hold.items()
+        if name not in groups or number > groups[name].count
+    ]
+    if problems or topology is None:
+        raise InputError(problems or [Problem("pools.hold", "the target is one instance; give it a topology")])
+    held = topology.holding(hold)
+    if not held.groups:
+        raise InputError([Problem("pools.hold", "holds no instance at all")])
+    return held
 
 
 def _check_split(pools: PoolsSection, topology: Topology) -> None:

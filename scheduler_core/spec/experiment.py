@@ -10,6 +10,7 @@ from scheduler_core.spec.base import Name, Spec
 from scheduler_core.spec.events import EventsSpec
 from scheduler_core.spec.fork import ForkJob, ForkSpec
 from scheduler_core.spec.goal import GoalSpec
+from scheduler_core.spec.isolation import IsolationSpec, times_words
 from scheduler_core.spec.loads import SweepSpec, at_load
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.target import TargetSpec
@@ -49,6 +50,11 @@ class ExperimentSpec(Spec):
         description="Play every arm at each of these loads. The verdict then compares capacities: the primary is the "
         "highest load that meets the objectives, goal.better_by its margin, guarded by goodput per device.",
     )
+    isolation: IsolationSpec | None = Field(
+        None,
+        description="Play every arm with fewer and with more requests of everybody but one tenant or tier. The verdict "
+        "then compares how much that one feels of the others, goal.better_by being the margin.",
+    )
     fork: ForkSpec | None = Field(
         None,
         description="Every arm plays the baseline's policy up to a moment and its own from there, and is compared from "
@@ -79,6 +85,20 @@ class ExperimentSpec(Spec):
         return self
 
     @model_validator(mode="after")
+    def _isolable(self) -> Self:
+        asked = self.isolation
+        if asked is None:
+            return self
+        clash = [name for name in ("sweep", "fork") if getattr(self, name) is not None]
+        if clash or self.goal.looks or self.workload.others is not None:
+            what = (clash or (["goal.looks"] if self.goal.looks else ["workload.others"]))[0]
+            raise ValueError(f"isolation: cannot be combined with {what}")
+        known = self.workload.tiers if asked.tier is not None else self.workload.tenants
+        if self.workload.trace is None and asked.who not in known:
+            raise ValueError(f"isolation.{asked.kind}: there is no {asked.who!r}; there are {', '.join(known)}")
+        return self
+
+    @model_validator(mode="after")
     def _sweepable(self) -> Self:
         if self.sweep is None:
             return self
@@ -93,29 +113,46 @@ class ExperimentSpec(Spec):
 
     @property
     def loads(self) -> tuple[float | None, ...]:
-        """Loads in rising order; only None, the workload's own, without a sweep."""
+        """Loads in rising order, of a sweep or of the others; only None, the workload's own, without either."""
+        if self.isolation is not None:
+            return tuple(map(float, self.isolation.others))
         return (None,) if self.sweep is None else tuple(sorted(self.sweep.loads))
 
     def workload_at(self, load: float | None) -> WorkloadSpec:
         """The workload at one of `loads`."""
-        return self.workload if load is None else at_load(self.workload, load)
+        if load is None:
+            return self.workload
+        if self.isolation is not None:
+            return self.workload.model_copy(update={"others": self.isolation.at(load)})
+        return at_load(self.workload, load)
+
+    def at_words(self, load: float | None) -> str:
+        """What follows an arm's name where it is played at ``load``; nothing at the workload's own."""
+        if load is None:
+            return ""
+        return f" {times_words(load)}" if self.isolation is not None else f" at {load:g}"
 
     def first_pairs(self) -> int:
         """Pairs that are run before the verdict is asked for the first time."""
         return next((look for look in self.goal.looks if look >= self.repeats), self.repeats)
 
     def runs(self, repeats: Iterable[int] | None = None) -> list[Place]:
-        """Runs in the order they are made: arms interleaved, rotated so that no arm always goes first.
+        """Runs in the order they are made: arms interleaved, their turns drawn for each repeat.
 
         Of ``repeats`` (from 0), by default those of the first pairs; each repeat is complete before the next begins.
+        Any fixed pattern of turns, a strict alternation too, can fall in step with something periodic on the machine,
+        which then looks like an effect; drawn turns make it noise. The draw is a function of the workload's seed.
         """
-        names = list(self.arms)
         return [
-            Place(repeat, names[(number + turn + repeat) % len(names)], load)
+            Place(repeat, arm, load)
             for repeat in (range(self.first_pairs()) if repeats is None else repeats)
-            for turn, load in enumerate(self.loads)
-            for number in range(len(names))
+            for load in self.loads
+            for arm in sorted(self.arms, key=lambda arm: self._turn(arm, repeat, load))
         ]
+
+    def _turn(self, arm: str, repeat: int, load: float | None) -> bytes:
+        """What orders the arms of a repeat: as good as drawn, and the same in every process."""
+        return hashlib.blake2b(f"{self.workload.seed}|{load}|{repeat}|{arm}".encode(), digest_size=8).digest()
 
     def forked(self, arm: str, changed: Any, *, at_s: float, load: float | None = None) -> dict[str, Any]:
         """An experiment in which ``arm``, from ``at_s`` on, is set beside ``changed`` (a policy); as plain data.

@@ -30,6 +30,9 @@ MetricName = Literal[
     "rejection_share",
     "timeout_share",
     "degraded_share",
+    "attainment_share",
+    "goodput_per_device_rps",
+    "cost_per_million_tokens",
     "peak_kv_blocks",
     "peak_memory_mb",
 ]

@@ -1,8 +1,8 @@
 """Layers 4 and 5 of a policy: which instance does what, and how requests go from one to another."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Share, Spec
 
@@ -49,6 +49,11 @@ class MigrationSpec(Spec):
     )
 
 
+def _joined(value: object) -> object:
+    """Names in one word, ``a+b``, so that a search can choose between groups."""
+    return tuple(value.split("+")) if isinstance(value, str) else value
+
+
 class PoolsSection(Spec):
     """Layers 4 and 5, pools: which instance does what."""
 
@@ -89,12 +94,17 @@ class PoolsSection(Spec):
         description="promise: a request is refused on arrival where its first token, or with prefill and decode apart "
         "the pace of its decoding, is predicted to miss what its tier was promised.",
     )
+    hold: dict[Name, Annotated[int, Field(ge=0)]] | None = Field(
+        None,
+        description="How many instances of each of the target's groups are held and paid for; groups not named, and "
+        "all when absent: every one that exists.",
+    )
     scale: Scaling | None = Field(None, description="Replicas: when instances are started and drained; absent: never.")
     migrate: MigrationSpec | None = Field(
         None, description="Live migration between replicas, or between instances that decode; absent: none."
     )
-    prefill: tuple[Name, ...] | None = Field(
-        None, description="Split: the target's groups that compute prompts; all others decode."
+    prefill: Annotated[tuple[Name, ...], BeforeValidator(_joined)] | None = Field(
+        None, description="Split: the target's groups that compute prompts (a+b for two); all others decode."
     )
     handoff: Literal["cheapest", "transfer", "recompute", "stay"] | None = Field(
         None,

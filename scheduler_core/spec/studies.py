@@ -110,7 +110,8 @@ class SearchSpec(Spec):
         min_length=1,
         max_length=12,
         description="Parameters and what may be chosen for each: policy, or a section and its setting, such as "
-        "batch.token_budget.",
+        "batch.token_budget. On a cluster also what it consists of: pools.hold.GROUP (instances of a group), "
+        "pools.layout, pools.prefill, pools.route.",
     )
     method: Literal["grid", "random", "tpe"] = Field(
         "tpe", description="Every combination; combinations at random; or a tree of Parzen estimators, which learns."

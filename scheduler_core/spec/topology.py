@@ -1,6 +1,6 @@
 """What a modelled cluster consists of: groups of equal instances and the link between them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from pydantic import Field, field_validator
@@ -23,6 +23,9 @@ class InstanceGroup(Spec):
     kv_blocks: PositiveInt | None = Field(None, description="KV blocks of each; absent: as many as the target says.")
     parallel: Parallel | None = Field(
         None, description="Each of them over several devices; absent: as the profile's name says, one if it says none."
+    )
+    price_per_device_hour: PositiveFloat | None = Field(
+        None, description="Price of one of their devices for an hour; absent: the target's."
     )
 
 
@@ -85,6 +88,15 @@ class Topology(Spec):
     broken_share: Share = Field(0.0, description="Share of transfers that break off when their bytes have moved.")
     late_share: Share = Field(0.0, description="Share of transfers that are reported late.")
     late_ms: float = Field(0.0, ge=0, description="How late those are reported.")
+
+    def holding(self, hold: Mapping[str, int] | None) -> "Topology":
+        """What a policy uses of it: at most ``hold`` instances of each group that it names, all of the others."""
+        wanted = hold or {}
+        groups = {
+            name: group.model_copy(update={"count": min(group.count, wanted.get(name, group.count))})
+            for name, group in self.groups.items()
+        }
+        return self.model_copy(update={"groups": {name: group for name, group in groups.items() if group.count}})
 
     @property
     def instances(self) -> int:

@@ -9,9 +9,9 @@ from scheduler_core.spec.policy import PolicySpec
 
 
 def turned(base: PolicySpec, change: Mapping[str, Any]) -> PolicySpec:
-    """``base`` with dotted parameters set, such as ``batch.token_budget``; ``policy`` names another preset.
+    """``base`` with dotted parameters set, such as ``batch.token_budget`` or ``pools.hold.GROUP``.
 
-    Another preset starts from its own defaults, so nothing of ``base`` is kept then.
+    ``policy`` names another preset. Another preset starts from its own defaults, so nothing of ``base`` is kept then.
 
     Raises:
         InputError: a parameter is unknown or a value does not fit it.
@@ -20,7 +20,16 @@ def turned(base: PolicySpec, change: Mapping[str, Any]) -> PolicySpec:
     if "policy" in change and change["policy"] != form["policy"]:
         form = {"policy": change["policy"]}
     for name, value in change.items():
-        section, _, key = name.partition(".")
-        if key:
-            form.setdefault(section, {})[key] = value
+        *sections, key = name.split(".")
+        if sections:
+            _inside(form, sections)[key] = value
     return parse(PolicySpec, form)
+
+
+def _inside(form: dict[str, Any], sections: list[str]) -> dict[str, Any]:
+    """The innermost of nested ``sections``, made where there is none."""
+    for section in sections:
+        if form.get(section) is None:
+            form[section] = {}
+        form = form[section]
+    return form

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Seed, Share, Spec, require_one
+from scheduler_core.spec.isolation import Others
 from scheduler_core.types.patience import Patience, Promise
 from scheduler_core.types.time import NS_PER_MS, ns_from_ms
 
@@ -382,6 +383,9 @@ class WorkloadSpec(Spec):
     prefix: Prefix | None = None
     sessions: Sessions | None = None
     cancels: Cancels | None = None
+    others: Others | None = Field(
+        None, description="Play one tenant or tier with more, fewer or no requests of everybody else."
+    )
     output_limit: PositiveInt | Literal["longest", "exact"] = Field(
         "longest",
         description="The max_tokens that each request declares: a number, the longest output of the workload, or "

@@ -34,6 +34,7 @@ class Stage:
     instances: int = 1
 
 
+HOST_BLOCKS = 512  # of the pool that swapping needs, where the plan's start names none
 FIRST_GROUP = "the target's first group"  # stands for its name, which only the target knows
 
 STAGES: tuple[Stage, ...] = (
@@ -46,6 +47,8 @@ STAGES: tuple[Stage, ...] = (
         "radix tree": {"cache.prefix": "radix"},
         "room for the limit": {"cache.admit": "limit"},
         "watermark 5 percent": {"cache.watermark": 0.05},
+        "pause by swapping": {"cache.preemption": "swap", "cache.host_blocks": HOST_BLOCKS},
+        "pause by keeping": {"cache.preemption": "keep"},
     }),
     Stage("batch and pools", "how much prefill a step may hold beside decode, and whether to separate them", {
         "budget 2048": {"batch.token_budget": 2048},

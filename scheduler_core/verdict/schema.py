@@ -156,12 +156,47 @@ class SweepVerdict(Spec):
     exit_code: int
 
 
+class ArmIsolation(Spec):
+    """One arm: the tail of a tenant or tier with fewer and with more others, and the relative change over repeats."""
+
+    arm: str
+    fewer: float | None
+    more: float | None
+    shift: float | None
+    interval: Interval | None
+    sentence: str
+
+
+class IsolationVerdict(Spec):
+    """How much one tenant or tier feels of the others. Without a candidate there is no decision.
+
+    ``of`` names it (``tenant a``), ``others`` are how many times over everybody else's requests were sent.
+    """
+
+    schema_version: Literal["headway-isolation/1"] = "headway-isolation/1"
+    baseline: str
+    candidate: str | None
+    of: str
+    metric: str
+    others: list[int]
+    repeats: int
+    arms: list[ArmIsolation]
+    decision: Decision | None
+    headline: str
+    obstacles: list[str]
+    gates: list[Gate]
+    conditions: list[str]
+    next_steps: list[NextStep]
+    exit_code: int
+
+
 class Verdict(Spec):
-    """All comparisons of an experiment, or its load sweeps; the exit code is the best one of its candidates."""
+    """All comparisons of an experiment, its load sweeps or its isolation; the exit code is its best candidate's."""
 
     schema_version: Literal["headway-verdict/1"] = "headway-verdict/1"
     experiment: str
     comparisons: list[Comparison]
     sweeps: list[SweepVerdict] = []
+    isolations: list[IsolationVerdict] = []
     identical_outputs: str
     exit_code: int

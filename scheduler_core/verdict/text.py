@@ -1,7 +1,7 @@
 """A verdict in a terminal, in the words that the page shows too."""
 
 from scheduler_core.verdict.gates import gate_words, label_words
-from scheduler_core.verdict.schema import Comparison, Gate, LoadPoint, NextStep, SweepVerdict, Verdict
+from scheduler_core.verdict.schema import Comparison, Gate, IsolationVerdict, LoadPoint, NextStep, SweepVerdict, Verdict
 from scheduler_core.verdict.wording import amount, percent, within
 
 
@@ -9,6 +9,7 @@ def render(verdict: Verdict) -> str:
     """The whole verdict: one block per comparison or sweep, then what the outputs say."""
     blocks = [comparison_text(comparison) for comparison in verdict.comparisons]
     blocks += [sweep_text(sweep) for sweep in verdict.sweeps]
+    blocks += [isolation_text(item) for item in verdict.isolations]
     return "\n\n".join([*blocks, f"outputs  {verdict.identical_outputs}"]) + "\n"
 
 
@@ -50,6 +51,17 @@ def sweep_text(sweep: SweepVerdict) -> str:
     lines += [f"  holds {condition}" for condition in sweep.conditions]
     lines += [step_line(step) for step in sweep.next_steps]
     return "\n".join(lines)
+
+
+def isolation_text(found: IsolationVerdict) -> str:
+    """Headline, what each arm lets through, gates, conditions, next steps."""
+    word = found.decision.value if found.decision else "no decision"
+    width = max((len(gate.metric) for gate in found.gates), default=0)
+    lines = [f"{word:<8} {found.headline}", *(f"  {arm.sentence}" for arm in found.arms)]
+    lines += [f"  {gate_line(gate, width)}" for gate in found.gates]
+    lines += [f"  obstacle  {obstacle}" for obstacle in found.obstacles]
+    lines += [f"  holds {condition}" for condition in found.conditions]
+    return "\n".join([*lines, *(step_line(step) for step in found.next_steps)])
 
 
 def _load_line(point: LoadPoint, unit: str) -> str:

@@ -10,6 +10,7 @@ from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.time import NS_PER_S, Ns, ns_from_ms
 from scheduler_core.workload import replay, synthetic
 from scheduler_core.workload.distributions import exact
+from scheduler_core.workload.others import with_others
 from scheduler_core.workload.plan import ArrivalPlan
 from scheduler_core.workload.profiles import load_profile
 from scheduler_core.workload.slots import LATEST_NS, MOST_BLOCK_IDS, Offered, Slot
@@ -29,6 +30,8 @@ def freeze(spec: WorkloadSpec, *, trace: TraceData | None = None) -> ArrivalPlan
         raise InputError([Problem("trace", "rows were given for a workload that names no trace")])
     offered = _offer(spec, trace)
     requests = tuple(_requests(spec, offered))
+    if spec.others is not None:
+        requests = with_others(requests, spec.others)
     return ArrivalPlan(requests, offered.block_size, offered.notes, offered.observed_hit_share)
 
 

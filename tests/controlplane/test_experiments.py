@@ -11,6 +11,7 @@ from controlplane.accounts.models import User
 from controlplane.errors import ConflictError, QuotaError
 from controlplane.experiments import selectors
 from controlplane.experiments.models import Experiment
+from controlplane.experiments.selectors import spec_of
 from controlplane.experiments.services import (
     advance,
     cancel_experiment,
@@ -89,11 +90,12 @@ class TestSubmitExperiment:
         assert [(a.name, a.is_baseline) for a in experiment.arms.all()] == [("baseline", True), ("chunked", False)]
         runs = list(selectors.runs_of(experiment))
         played = [(run.job["repeat"], run.job["arm"]) for run in runs]
-        assert played == [(0, "baseline"), (0, "chunked"), (1, "chunked"), (1, "baseline")]
+        assert played == [(place.repeat, place.arm) for place in spec_of(experiment).runs()]
+        assert [repeat for repeat, _ in played] == [0, 0, 1, 1]
         assert Outbox.objects.filter(run__in=runs).count() == 4
         assert {run.plan_id for run in runs} == {experiment.plan_id}
         assert [run.total for run in runs] == [20] * 4
-        assert runs[0].title == "budgets: baseline, repeat 1 of 2"
+        assert runs[0].title == f"budgets: {runs[0].job['arm']}, repeat 1 of 2"
 
     def test_each_job_is_complete_but_for_its_paths(self, experiment: Experiment) -> None:
         jobs = [
@@ -233,7 +235,7 @@ class TestSettling:
         for run in selectors.runs_of(experiment):
             play(run, State.FAILED)
         assert self.status(experiment) == Status.FAILED
-        assert "budgets: baseline, repeat 1 of 2: it broke" in experiment.reason
+        assert ", repeat 1 of 2: it broke" in experiment.reason
 
     def test_a_fault_of_the_verdict_is_shown_and_stops_nobody(
         self, experiment: Experiment, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.evidence.cost_metrics import price_per_hour
+from scheduler_core.evidence.cost_metrics import prices_per_hour
 from scheduler_core.evidence.fairness import jain
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.evidence.schema import Absence, RunSummary
@@ -68,10 +68,16 @@ def test_without_a_price_cost_is_not_measured() -> None:
 
 
 def test_prices_of_targets() -> None:
-    assert price_per_hour({"torch": {"price_per_device_hour": 2.0}, "modelled": None}, 3) == 6.0
-    assert price_per_hour({"server": {"sources": [{"price_per_hour": 2.0}, {"price_per_hour": 1.5}]}}, 1) == 3.5
-    assert price_per_hour({"server": {"sources": [{"price_per_hour": 2.0}, {}]}}, 1) is None
-    assert price_per_hour({"torch": {}}, 1) is None
+    assert prices_per_hour({"torch": {"price_per_device_hour": 2.0}, "modelled": None}, []) == [2.0]
+    assert prices_per_hour({"server": {"sources": [{"price_per_hour": 2.0}, {"price_per_hour": 1.5}]}}, []) == [2, 1.5]
+    assert prices_per_hour({"server": {"sources": [{"price_per_hour": 2.0}, {}]}}, []) is None
+    assert prices_per_hour({"torch": {}}, []) is None
+    groups = {"fast": {"price_per_device_hour": 3.0}, "slow": {"price_per_device_hour": None}}
+    cluster = {"modelled": {"price_per_device_hour": 1.0, "topology": {"groups": groups}}}
+    assert prices_per_hour(cluster, ["fast", "slow", "slow"]) == [3.0, 1.0, 1.0]
+    cluster["modelled"]["price_per_device_hour"] = None
+    assert prices_per_hour(cluster, ["fast"]) == [3.0]
+    assert prices_per_hour(cluster, ["fast", "slow"]) is None
 
 
 def test_jain_s_index() -> None:

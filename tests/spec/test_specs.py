@@ -1,5 +1,6 @@
 """Specs: canonical, digestible, and every mistake answered with its field and what would be right."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -135,16 +136,18 @@ def test_tier_lines() -> None:
     assert parse(Tier, {}).ttft_line() is None
 
 
-def test_runs_are_interleaved_and_rotated() -> None:
-    spec = parse(ExperimentSpec, EXPERIMENT | {"repeats": 3})
+def test_runs_are_interleaved_in_drawn_turns() -> None:
+    """Each repeat has every arm once; which goes first changes about every other time, in no fixed pattern."""
+    spec = parse(ExperimentSpec, EXPERIMENT | {"repeats": 100})
+    turns = [tuple(place.arm for place in spec.runs([repeat])) for repeat in range(100)]
     assert [(place.repeat, place.arm) for place in spec.runs()] == [
-        (0, "baseline"),
-        (0, "budget-512"),
-        (1, "budget-512"),
-        (1, "baseline"),
-        (2, "baseline"),
-        (2, "budget-512"),
+        (repeat, arm) for repeat, arms in enumerate(turns) for arm in arms
     ]
+    assert {frozenset(arms) for arms in turns} == {frozenset(spec.arms)}
+    first = [arms[0] == "baseline" for arms in turns]
+    assert 35 <= sum(first) <= 65
+    assert 35 <= sum(one != other for one, other in itertools.pairwise(first)) <= 65
+    assert spec.runs() == parse(ExperimentSpec, spec.canonical()).runs()
 
 
 @pytest.mark.parametrize(("repeats", "first"), [(None, 5), (2, 5), (6, 10), (10, 10), (30, 30)])

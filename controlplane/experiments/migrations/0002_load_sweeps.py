@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='armrun',
             name='load',
-            field=models.FloatField(blank=True, help_text='Of a load sweep; empty without one.', null=True),
+            field=models.FloatField(blank=True, help_text='Of a sweep; or how many times over the others send.', null=True),
         ),
         migrations.AddConstraint(
             model_name='armrun',

@@ -15,7 +15,7 @@ from controlplane.experiments import selectors, services
 from controlplane.experiments.drafts import read_draft
 from controlplane.experiments.exports import EXPERIMENT_EXPORTS
 from controlplane.experiments.looking import looks_in_words
-from controlplane.experiments.models import Experiment
+from controlplane.experiments.models import Experiment, load_words
 from controlplane.live.snapshots import experiment_message
 from controlplane.policies import selectors as policies
 from controlplane.runs.models import Run
@@ -26,7 +26,7 @@ from controlplane.ui.drawing import arrival_curve, dot_plot
 from controlplane.ui.editor import Editor, posted, refuse, without_empty
 from controlplane.ui.listing import Filter, equals, listing
 from controlplane.ui.setting import experiment_setting
-from controlplane.ui.verdicts import comparisons, next_step, sweeps
+from controlplane.ui.verdicts import comparisons, isolations, next_step, sweeps
 from controlplane.workloads import selectors as workloads
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.yamltext import dump_yaml
@@ -48,7 +48,7 @@ def _decided(decision: str) -> Q:
     """Experiments in which some candidate got this decision."""
     found = Q()
     for place in range(MOST_CANDIDATES):
-        for kind in ("comparisons", "sweeps"):
+        for kind in ("comparisons", "sweeps", "isolations"):
             found |= Q(**{f"verdict__{kind}__{place}__decision": decision})
     return found
 
@@ -169,8 +169,9 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
     context = {
         "experiment": experiment,
         "arms": [{"arm": arm, "yaml": dump_yaml(without_empty(arm.policy))} for arm in arms],
-        "matrix": _matrix(arms, runs),
+        "matrix": _matrix(experiment, arms, runs),
         "sweeps": sweeps(experiment.verdict),
+        "isolations": isolations(experiment.verdict),
         "repeats": sorted({run.arm_run.repeat for run in runs}),
         "looks": looks_in_words(experiment, 1 + max((run.arm_run.repeat for run in runs), default=0)),
         "message": experiment_message(request.user, experiment_id),
@@ -181,25 +182,29 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
         "charts": chart_data(groups_of(experiment.spec["target"])),
         "yaml": dump_yaml(_brief(experiment.spec)),
         "failed": [run for run in runs if run.state in ("failed", "lost")],
-        "overlay": _overlay(arms, runs),
+        "overlay": _overlay(experiment, arms, runs),
         "exports": list(EXPERIMENT_EXPORTS.values()) if experiment.verdict else [],
     }
     return render(request, "experiments/detail.html", context)
 
 
-def _matrix(arms: list[Any], runs: list[Run]) -> list[dict[str, Any]]:
-    """Arms by repeats; in a load sweep each arm has a row for each load."""
+def _matrix(experiment: Experiment, arms: list[Any], runs: list[Run]) -> list[dict[str, Any]]:
+    """Arms by repeats; in a load sweep, and for isolation, each arm has a row for each load."""
     by_place = {(run.arm_run.arm_id, run.arm_run.load, run.arm_run.repeat): run for run in runs}
     repeats = sorted({repeat for *_, repeat in by_place})
     loads = sorted({load for _, load, _ in by_place}, key=lambda load: load or 0.0)
     return [
-        {"arm": arm, "load": load, "runs": [by_place.get((arm.pk, load, repeat)) for repeat in repeats]}
+        {
+            "arm": arm,
+            "at": load_words(experiment.spec, load),
+            "runs": [by_place.get((arm.pk, load, repeat)) for repeat in repeats],
+        }
         for arm in arms
         for load in loads
     ]
 
 
-def _overlay(arms: list[Any], runs: list[Run]) -> list[dict[str, Any]]:
+def _overlay(experiment: Experiment, arms: list[Any], runs: list[Run]) -> list[dict[str, Any]]:
     """What the overlay charts need: for each repeat the run of each arm, in the order of arms."""
     position = {arm.pk: index for index, arm in enumerate(arms)}
     loads = sorted({run.arm_run.load or 0.0 for run in runs})
@@ -207,7 +212,7 @@ def _overlay(arms: list[Any], runs: list[Run]) -> list[dict[str, Any]]:
         {
             "run": run.pk,
             "repeat": run.arm_run.repeat,
-            "arm": run.arm_run.label,
+            "arm": run.arm_run.label(experiment.spec),
             "place": position[run.arm_run.arm_id] * len(loads) + loads.index(run.arm_run.load or 0.0),
         }
         for run in runs
@@ -224,7 +229,7 @@ def _plots(experiment: Experiment, runs: list[Run]) -> list[Any]:
         values: dict[str, list[float | None]] = {}
         for run in sorted(runs, key=lambda run: (run.arm_run.arm.position, run.arm_run.load or 0, run.arm_run.repeat)):
             figure = ((run.summary or {}).get("metrics") or {}).get(name) or {}
-            values.setdefault(run.arm_run.label, []).append(figure.get("value"))
+            values.setdefault(run.arm_run.label(experiment.spec), []).append(figure.get("value"))
         plot = dot_plot(name, values)
         if plot is not None:
             plots.append(plot)

@@ -87,6 +87,7 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
     studies.Dimension: Layout(more=("scale", "whole", "points")),
     pools.PoolsSection: Layout(
         more=(
+            "hold",
             "prefix_weight",
             "refuse",
             "migrate",

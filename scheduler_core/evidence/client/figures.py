@@ -1,19 +1,23 @@
 """Figures of a run against a server: what the client measured, what the server exported, and what nobody could."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from scheduler_core.evidence.client.fold import ClientFold
 from scheduler_core.evidence.client.observations import Observations
-from scheduler_core.evidence.columns import MISSING, Ints
+from scheduler_core.evidence.columns import Ints
 from scheduler_core.evidence.metric import absent, present, tail
 from scheduler_core.evidence.metrics import METRICS
-from scheduler_core.evidence.run_tables import RunTables
+from scheduler_core.evidence.order_statistics import OrderStatistics
+from scheduler_core.evidence.requests import Floats
+from scheduler_core.evidence.run_tables import RunTables, by_request
 from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.types.time import NS_PER_MS, NS_PER_S, Ns
 
-ChunkSource = Callable[[], Iterable[tuple[int, Ns, int]]]
-"""Rows (request, wait since the chunk before in ns or `MISSING`, tokens) of every chunk."""
+ChunkSource = Callable[[], Iterable[tuple[Ints, Floats, Ints]]]
+"""Columns (request, wait since the chunk before in ms, tokens) of all chunks, batch by batch; NaN for a first one."""
 
 # Fields and figures that a client's own stamps can give.
 MEASURABLE = ("ttft", "tpot", "tpot_steady", "longest_gap", "e2e", "itl", "send_delay")
@@ -171,15 +175,19 @@ def _rate(times_ns: Ints) -> Figure:
 def _of_chunks(tables: RunTables, chunks: ChunkSource) -> dict[str, Figure]:
     """Waits between chunks under their own name, and tokens a chunk."""
     requests = tables.requests
-    wanted = set(requests.rows["request"][requests.warm_finished].tolist())
-    gaps, count, tokens = [], 0, 0
-    for request, gap_ns, carried in chunks():
-        if request in wanted:
-            count += 1
-            tokens += carried
-            if gap_ns != MISSING:
-                gaps.append(gap_ns / NS_PER_MS)
-    gaps.sort()
+    wanted = by_request(requests.rows["request"], requests.warm_finished)
+
+    def waits() -> Iterator[Floats]:
+        for request, gap_ms, _ in chunks():
+            taken = gap_ms[wanted[request]]
+            yield taken[~np.isnan(taken)]
+
+    count = tokens = 0
+    for request, _, carried in chunks():
+        taken = carried[wanted[request]]
+        count += len(taken)
+        tokens += int(taken.sum())
+    gaps = OrderStatistics(waits)
     figures = {f"chunk_gap_p{share}_ms": tail(gaps, share / 100) for share in (50, 95, 99)}
     mean = (
         present(tokens / count, "tokens", count) if count else absent("tokens", Absence.NOT_APPLICABLE, "no chunks", 0)

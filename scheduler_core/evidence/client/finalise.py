@@ -18,6 +18,7 @@ from scheduler_core.evidence.client.requests import ClientRequests
 from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.layout import Labels
 from scheduler_core.evidence.request_table import write_requests
+from scheduler_core.evidence.requests import Floats
 from scheduler_core.evidence.run_tables import RunTables, StepTotals, gaps_of_file
 from scheduler_core.evidence.schema import NOTES, RunSummary
 from scheduler_core.evidence.slo import tier_summaries
@@ -27,7 +28,7 @@ from scheduler_core.spec.workload import Tier
 from scheduler_core.types.errors import ExecutorError
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import Record, RunStarted
-from scheduler_core.types.time import NS_PER_MS, Ns
+from scheduler_core.types.time import NS_PER_MS
 
 
 def finalise_client(
@@ -51,7 +52,7 @@ def finalise_client(
     metadata = {"run": started.run, "attempt": str(started.attempt), "arm": arm, "repeat": str(repeat)}
     labels, audit = Labels(), ClientAudit()
     gaps, chunks = gaps_table(folder, labels, metadata), _chunks_table(folder, labels, metadata)
-    fold = ClientFold(ClientTables(gaps, chunks), labels, warmup_share=warmup_share)
+    fold = ClientFold(ClientTables(gaps, chunks), labels, warmup_share=warmup_share, folder=folder)
     for record in chain((started,), stream):
         fold.take(record)
         audit.take(record)
@@ -74,7 +75,7 @@ class _NoSteps:
 
 
 def _tables(
-    fold: ClientFold, started: RunStarted, rows: dict[str, Ints], tiers: Mapping[str, Tier], folder: Path
+    fold: ClientFold, started: RunStarted, rows: Mapping[str, Ints], tiers: Mapping[str, Tier], folder: Path
 ) -> RunTables:
     loads = fold.loads
     return RunTables(
@@ -200,10 +201,10 @@ def _chunks_table(folder: Path, labels: Labels, metadata: Mapping[str, str]) -> 
     return SpillingTable(CHUNK_INTS, _chunk_columns, labels, TableWriter(folder / "chunks.parquet", metadata))
 
 
-def _chunks_of_file(path: Path) -> Iterator[tuple[int, Ns, int]]:
+def _chunks_of_file(path: Path) -> Iterator[tuple[Ints, Floats, Ints]]:
     for batch in open_table(path).iter_batches(columns=["request", "gap_ms", "tokens"]):
-        for request, gap, tokens in zip(*(batch.column(n).to_pylist() for n in range(3)), strict=True):
-            yield request, MISSING if gap is None else round(gap * NS_PER_MS), tokens
+        requests, gaps, tokens = (batch.column(place) for place in range(3))
+        yield requests.to_numpy(), gaps.to_numpy(zero_copy_only=False), tokens.to_numpy()
 
 
 def _write_observations(folder: Path, seen: Observations, metadata: Mapping[str, str]) -> None:

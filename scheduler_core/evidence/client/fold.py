@@ -1,10 +1,13 @@
 """Folds the records of a run against a server into request columns, gaps and chunks."""
 
+from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from scheduler_core.evidence.client.observations import Observations
 from scheduler_core.evidence.client.streams import Stream
-from scheduler_core.evidence.columns import MISSING, IntColumns, Ints
+from scheduler_core.evidence.columns import MISSING, GrowingColumns, Ints
 from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels, TakesRow
 from scheduler_core.evidence.sweep import SEND_DELAY, UNATTRIBUTED
 from scheduler_core.evidence.window import Window
@@ -35,10 +38,12 @@ class ClientTables:
 class ClientFold:
     """Takes the records of one run in order."""
 
-    def __init__(self, tables: ClientTables, labels: Labels, *, warmup_share: float = 0.0) -> None:
+    def __init__(
+        self, tables: ClientTables, labels: Labels, *, warmup_share: float = 0.0, folder: Path | None = None
+    ) -> None:
         self.labels = labels
         self.window = Window(warmup_share)
-        self.requests = IntColumns((*REQUEST_INTS, *SEGMENT_COLUMNS, *CLIENT_INTS))
+        self.requests = GrowingColumns((*REQUEST_INTS, *SEGMENT_COLUMNS, *CLIENT_INTS), folder)
         self.observations = Observations()
         self.started: RunStarted | None = None
         self.finished: RunFinished | None = None
@@ -91,16 +96,12 @@ class ClientFold:
             case RunFinished():
                 self.finished = record
 
-    def end(self) -> dict[str, Ints]:
+    def end(self) -> Mapping[str, Ints]:
         """Close what is still open (the records stopped early) as cut off; the request columns, by index."""
         for request, stream in list(self._open.items()):
             at = stream.chunks[-1][0] if stream.chunks else stream.arrived.seen_ns
             self._finished(Finished(at, request, Outcome.CUT_OFF, "records_ended", "records_ended", stream.tokens))
-        columns = self.requests.take()
-        order = columns["request"].argsort(kind="stable")
-        rows = {name: columns[name][order] for name in columns}
-        self._name_causes(rows)
-        return rows
+        return self._with_causes(self.requests.sorted_by("request"))
 
     def _streamed(self, record: Streamed) -> None:
         for request, at, tokens in record.rows:
@@ -181,17 +182,18 @@ class ClientFold:
         }
         self.requests.append(*(values[name] for name in self.requests.names))
 
-    def _name_causes(self, rows: dict[str, Ints]) -> None:
+    def _with_causes(self, rows: Mapping[str, Ints]) -> Mapping[str, Ints]:
         """Name what the server's counters did during each longest wait, where it exports any."""
         if not self.observations.exported("preemptions") and not self.observations.exported("prompt_tokens"):
-            return
+            return rows
         causes = rows["longest_gap_cause"].copy()
-        for row in (rows["longest_gap_ns"] > 0).nonzero()[0]:
-            end = int(rows["longest_gap_end_ns"][row])
-            cause = self._cause(end - int(rows["longest_gap_ns"][row]), end)
+        gaps, ends = rows["longest_gap_ns"], rows["longest_gap_end_ns"]
+        for row in (gaps > 0).nonzero()[0]:
+            end = int(ends[row])
+            cause = self._cause(end - int(gaps[row]), end)
             if cause:
                 causes[row] = self.labels.causes.code(cause)
-        rows["longest_gap_cause"] = causes
+        return ChainMap({"longest_gap_cause": causes}, rows)  # type: ignore[arg-type]  # only the first is written to
 
     def _cause(self, start_ns: Ns, end_ns: Ns) -> str:
         seen = self.observations

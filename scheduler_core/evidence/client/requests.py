@@ -1,13 +1,15 @@
 """Requests as a load client knows them: latencies, how late each was sent, and typed absences for the rest."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from scheduler_core.evidence.columns import MISSING
-from scheduler_core.evidence.requests import NOT_APPLICABLE, Column, Requests
+from scheduler_core.evidence.requests import NOT_APPLICABLE, Column, Maker, Requests
 from scheduler_core.evidence.schema import Absence
 from scheduler_core.evidence.sweep import SEND_DELAY
+from scheduler_core.evidence.tables import Mask
 from scheduler_core.types.time import NS_PER_MS
 
 
@@ -15,23 +17,26 @@ from scheduler_core.types.time import NS_PER_MS
 class ClientRequests(Requests):
     """The parts of a request's time inside the server are not measured; its lateness and connecting are."""
 
-    def _segments(self) -> dict[str, Column]:
-        always = np.ones(len(self), dtype=np.bool_)
+    def _segments(self) -> dict[str, Maker]:
         unseen = {**dict.fromkeys(super()._segments(), "ms"), **NOT_APPLICABLE}
-        fields = {
-            name: Column(np.zeros(len(self)), unit, ((Absence.NOT_MEASURED, always),)) for name, unit in unseen.items()
+        makers: dict[str, Maker] = {
+            name: partial(self._never, unit, Absence.NOT_MEASURED) for name, unit in unseen.items()
         }
-        unsent = (Absence.FAILED, self.rows["tries"] == 0)
-        for name in (f"{SEND_DELAY}_ms", "connect_ms"):
-            ns = self.rows[name.removesuffix("_ms") + "_ns"]
-            fields[name] = Column(np.asarray(ns / NS_PER_MS, dtype=np.float64), "ms", (unsent,))
-        untold = (Absence.NOT_MEASURED, self.rows["queue_told"] == 0)
-        fields["queue_wait_ms"] = Column(np.asarray(self.rows["queue_ns"] / NS_PER_MS), "ms", (untold,))
-        return fields
+        for name in (SEND_DELAY, "connect"):
+            makers[f"{name}_ms"] = partial(self._told, f"{name}_ns", Absence.FAILED, "tries")
+        makers["queue_wait_ms"] = partial(self._told, "queue_ns", Absence.NOT_MEASURED, "queue_told")
+        return makers
 
-    def _sizes(self) -> dict[str, Column]:
-        """Tokens found in the cache, where the answer said so."""
-        unsaid = (Absence.NOT_MEASURED, self.rows["hit_tokens"] == MISSING)
-        sizes = {name: Column(column.values, "tokens", (unsaid,)) for name, column in super()._sizes().items()}
-        always = np.ones(len(self), dtype=bool)  # in which tier it lay, no server says
-        return {**sizes, "host_hit_tokens": Column(np.zeros(len(self)), "tokens", ((Absence.NOT_MEASURED, always),))}
+    def _sizes(self) -> dict[str, Maker]:
+        """In which tier of the cache something lay, no server says."""
+        return {**super()._sizes(), "host_hit_tokens": partial(self._never, "tokens", Absence.NOT_MEASURED)}
+
+    def _told(self, column: str, absence: Absence, unless: str) -> Column:
+        """A time that is absent where column ``unless`` is 0."""
+        values = np.asarray(self.rows[column] / NS_PER_MS, dtype=np.float64)
+        return Column(values, "ms", ((absence, self.rows[unless] == 0),))
+
+    @property
+    def _never_looked_up(self) -> tuple[Absence, Mask]:
+        """Tokens found in the cache are known where the answer said so."""
+        return Absence.NOT_MEASURED, self.rows["hit_tokens"] == MISSING

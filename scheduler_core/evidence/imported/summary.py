@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.imported.measured import Measured, MeasuredRun
 from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels
 from scheduler_core.evidence.metrics import METRICS
-from scheduler_core.evidence.requests import Column, Floats, Requests
+from scheduler_core.evidence.requests import Floats, Maker, Requests
 from scheduler_core.evidence.run_tables import RunTables, StepTotals
 from scheduler_core.evidence.schema import NOTES, Absence, Figure, RunSummary
 from scheduler_core.evidence.slo import tier_summaries
@@ -36,13 +37,11 @@ class ImportedRequests(Requests):
 
     queue_measured: bool = False
 
-    def _segments(self) -> dict[str, Column]:
-        always = np.ones(len(self), dtype=np.bool_)
-        fields = super()._segments()
-        for name, column in fields.items():
-            if not (name == "queue_wait_ms" and self.queue_measured):
-                fields[name] = Column(column.values, "ms", ((Absence.NOT_MEASURED, always),))
-        return fields
+    def _segments(self) -> dict[str, Maker]:
+        known = {"queue_wait_ms"} if self.queue_measured else set()
+        makers = super()._segments()
+        unseen = partial(self._never, "ms", Absence.NOT_MEASURED)
+        return {name: make if name in known else unseen for name, make in makers.items()}
 
 
 class _NoTable:

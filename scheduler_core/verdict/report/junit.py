@@ -1,27 +1,32 @@
-"""JUnit XML: one suite per comparison or sweep, one case per gate, so that any CI shows a verdict."""
+"""JUnit XML: one suite per comparison, sweep or isolation, one case per gate, so that any CI shows a verdict."""
 
 from xml.etree import ElementTree as ET
 
-from scheduler_core.verdict.schema import Comparison, Decision, Gate, SweepVerdict, Verdict
+from scheduler_core.verdict.schema import Comparison, Decision, Gate, IsolationVerdict, SweepVerdict, Verdict
+
+Judged = Comparison | SweepVerdict | IsolationVerdict
+
+_ALONE: dict[type, str] = {SweepVerdict: "load sensitivity", IsolationVerdict: "isolation"}
+"""What a part of a verdict with a single arm is about."""
 
 
 def junit(verdict: Verdict) -> str:
     """The verdict as JUnit XML; undecided and missing gates are skipped cases, an obstacle is an error."""
     root = ET.Element("testsuites", name=verdict.experiment)
-    judged: list[Comparison | SweepVerdict] = [*verdict.comparisons, *verdict.sweeps]
+    judged: list[Judged] = [*verdict.comparisons, *verdict.sweeps, *verdict.isolations]
     root.extend(_suite(item) for item in judged)
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _suite(item: Comparison | SweepVerdict) -> ET.Element:
+def _suite(item: Judged) -> ET.Element:
     name = item.candidate or item.baseline
     cases = [_case(name, gate) for gate in item.gates]
     cases.append(_decision(name, item))
     count = {tag: sum(case.find(tag) is not None for case in cases) for tag in ("failure", "error", "skipped")}
     suite = ET.Element(
         "testsuite",
-        name=f"{item.candidate} against {item.baseline}" if item.candidate else f"load sensitivity of {item.baseline}",
+        name=f"{item.candidate} against {item.baseline}" if item.candidate else f"{_ALONE[type(item)]} of {name}",
         tests=str(len(cases)),
         failures=str(count["failure"]),
         errors=str(count["error"]),
@@ -42,7 +47,7 @@ def _case(name: str, gate: Gate) -> ET.Element:
     return case
 
 
-def _decision(name: str, item: Comparison | SweepVerdict) -> ET.Element:
+def _decision(name: str, item: Judged) -> ET.Element:
     case = ET.Element("testcase", classname=name, name="decision")
     if item.obstacles:
         ET.SubElement(case, "error", message="; ".join(item.obstacles))

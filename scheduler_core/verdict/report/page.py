@@ -10,7 +10,7 @@ from scheduler_core.verdict.gates import gate_words, label_words
 from scheduler_core.verdict.report.charts import bar_chart, interval_chart
 from scheduler_core.verdict.report.curves import sweep_charts
 from scheduler_core.verdict.report.questions import answers
-from scheduler_core.verdict.schema import Comparison, Gate, SweepVerdict, Verdict
+from scheduler_core.verdict.schema import Comparison, Gate, IsolationVerdict, SweepVerdict, Verdict
 from scheduler_core.verdict.wording import amount, percent, within
 
 CHARTED = ("ttft_p95_ms", "tpot_p95_ms", "longest_gap_p95_ms", "goodput_rps")
@@ -28,6 +28,7 @@ def verdict_parts(verdict: Verdict) -> list[str]:
     """A verdict as parts of a page."""
     parts = [_comparison(comparison) for comparison in verdict.comparisons]
     parts += [_sweep(sweep) for sweep in verdict.sweeps]
+    parts += [_isolation(item) for item in verdict.isolations]
     return [*parts, f"<p>Outputs: {html.escape(verdict.identical_outputs)}.</p>"]
 
 
@@ -80,6 +81,22 @@ def _sweep(sweep: SweepVerdict) -> str:
     parts.append(_list("Obstacles", sweep.obstacles) + _list("Capacity", [arm.sentence for arm in sweep.arms]))
     parts.append(_list("Conditions", sweep.conditions))
     parts.append(_list("Next", [f"{step.title}: {step.because}" for step in sweep.next_steps]))
+    return "".join(parts) + "</section>"
+
+
+def _isolation(found: IsolationVerdict) -> str:
+    word = found.decision.value if found.decision else "no decision"
+    title = f"{found.candidate} against {found.baseline}" if found.candidate else found.baseline
+    parts = [
+        f"<section><h2>Isolation of {html.escape(found.of)}, {html.escape(title)} "
+        f'<span class="tag {word.replace(" ", "-")}">{word}</span></h2>'
+    ]
+    shifts = {arm.arm: arm.shift for arm in found.arms if arm.shift is not None}
+    chart = bar_chart(f"{found.metric}, growth with more others", shifts, "share")
+    parts.append(f"<p>{html.escape(found.headline)}</p>{_gates(found.gates)}{chart}")
+    parts.append(_list("Obstacles", found.obstacles) + _list("Arms", [arm.sentence for arm in found.arms]))
+    parts.append(_list("Conditions", found.conditions))
+    parts.append(_list("Next", [f"{step.title}: {step.because}" for step in found.next_steps]))
     return "".join(parts) + "</section>"
 
 

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 
 from scheduler_core.verdict.gates import gate_words, label_words
-from scheduler_core.verdict.schema import Comparison, Gate, SweepVerdict, Verdict
+from scheduler_core.verdict.schema import Comparison, Gate, IsolationVerdict, SweepVerdict, Verdict
 from scheduler_core.verdict.wording import amount, digits, percent, within
 
 
 def pull_request(verdict: Verdict) -> str:
-    """Markdown of all comparisons and sweeps."""
+    """Markdown of all comparisons, sweeps and isolations."""
     blocks = [f"## {verdict.experiment}", *(_comparison(comparison) for comparison in verdict.comparisons)]
     blocks += [_sweep(sweep) for sweep in verdict.sweeps]
+    blocks += [_isolation(item) for item in verdict.isolations]
     return "\n\n".join([*blocks, f"Outputs: {verdict.identical_outputs}."]) + "\n"
 
 
@@ -48,6 +49,15 @@ def _sweep(sweep: SweepVerdict) -> str:
     lines += ["", *[f"- {obstacle}" for obstacle in sweep.obstacles], *[f"- {arm.sentence}" for arm in sweep.arms]]
     lines += [f"- next: {step.title}: {step.because}" for step in sweep.next_steps]
     return "\n".join([*lines, *[f"- {condition}" for condition in sweep.conditions]])
+
+
+def _isolation(found: IsolationVerdict) -> str:
+    word = found.decision.value if found.decision else "no decision"
+    title = f"{found.candidate} against {found.baseline}" if found.candidate else found.baseline
+    lines = [f"### Isolation of {found.of}, {title}: **{word}**", "", found.headline, "", *_gates(found.gates)]
+    lines += [f"- {line}" for line in (*found.obstacles, *(arm.sentence for arm in found.arms))]
+    lines += [f"- next: {step.title}: {step.because}" for step in found.next_steps]
+    return "\n".join([*lines, *[f"- {condition}" for condition in found.conditions]])
 
 
 def _gates(gates: Sequence[Gate]) -> list[str]:
