@@ -155,11 +155,12 @@ def _million() -> dict[str, float]:
 
 
 def million(requests: int = 1_000_000) -> None:
-    """Finalise a synthetic run and print seconds and peak MiB."""
+    """Finalise a synthetic run, audited, take it to a verdict, and print seconds and peak MiB."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         summary = finalise(waves(requests), folder=Path(folder), arm="a", repeat=0, tiers={"default": Tier()})
     assert summary.audit.passed, summary.audit.violations[:3]
+    decide(experiment(AA), _as_arms([summary] * 2 * PAIRS))
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(round(time.perf_counter() - began, 1), round(peak_kib / 1024, 1))
 

@@ -33,8 +33,8 @@ def with_others(requests: Sequence[PlannedRequest], others: Others) -> tuple[Pla
         for copy in range(1 if mine else others.times):
             shift = span * copy // max(others.times, 1)
             due = (request.arrival_ns + shift) % span
-            if request.after is not None:
-                due = starts[request.after, copy] + request.arrival_ns
+            if request.after:
+                due = max(starts[before, copy] for before in request.after) + request.arrival_ns
             starts[request.index, copy] = due
             placed.append((due, copy, request))
     placed.sort(key=lambda item: (item[0], item[1], item[2].index))
@@ -42,10 +42,10 @@ def with_others(requests: Sequence[PlannedRequest], others: Others) -> tuple[Pla
 
 
 def _check_follows(request: PlannedRequest, own: Sequence[bool], others: Others) -> None:
-    if request.after is not None and own[request.after] != own[request.index]:
+    if any(own[before] != own[request.index] for before in request.after):
         message = (
-            f"request {request.index} and the one it follows are of different {others.kind}s, so neither can be played "
-            "without the other; give arrivals a rate instead of users"
+            f"request {request.index} and one that it follows are of different {others.kind}s, so neither can be "
+            "played without the other; give arrivals a rate instead of users"
         )
         raise InputError([Problem(f"others.{others.kind}", message)])
 
@@ -54,12 +54,11 @@ def _numbered(placed: Sequence[tuple[Ns, int, PlannedRequest]]) -> Iterator[Plan
     index = {(request.index, copy): number for number, (_, copy, request) in enumerate(placed)}
     sessions = 1 + max((request.session for *_, request in placed if request.session is not None), default=0)
     for number, (due, copy, request) in enumerate(placed):
-        follows = request.after is not None
         yield replace(
             request,
             index=number,
-            arrival_ns=request.arrival_ns if follows else due,
+            arrival_ns=request.arrival_ns if request.after else due,
             seed=(request.seed + copy * (_SEEDS // 16)) % _SEEDS if copy else request.seed,
             session=None if request.session is None else request.session + copy * sessions,
-            after=index[request.after, copy] if request.after is not None else None,
+            after=tuple(index[before, copy] for before in request.after),
         )

@@ -39,22 +39,28 @@ EXPERIMENT: dict[str, Any] = {
 }
 
 
-def request(index: int, at: int, tenant: str, after: int | None = None) -> PlannedRequest:
+def request(index: int, at: int, tenant: str, after: tuple[int, ...] = ()) -> PlannedRequest:
     return PlannedRequest(
         index, at, 10, 2, 2, seed=index, tenant=tenant, after=after, session=index, prefix_blocks=(7,)
     )
 
 
-PLAN = (request(0, 0, "a"), request(1, 40, "b"), request(2, 50, "a"), request(3, 5, "b", after=1), request(4, 99, "b"))
+PLAN = (
+    request(0, 0, "a"),
+    request(1, 40, "b"),
+    request(2, 50, "a"),
+    request(3, 5, "b", after=(1,)),
+    request(4, 99, "b"),
+)
 
 
-def shown(requests: tuple[PlannedRequest, ...]) -> list[tuple[str, int, int, int | None]]:
+def shown(requests: tuple[PlannedRequest, ...]) -> list[tuple[str, int, int, tuple[int, ...]]]:
     return [(each.tenant, each.seed if each.tenant == "a" else -1, each.arrival_ns, each.after) for each in requests]
 
 
 def test_alone_and_as_given() -> None:
     alone = with_others(PLAN, Others(tenant="a", times=0))
-    assert shown(alone) == [("a", 0, 0, None), ("a", 2, 50, None)]
+    assert shown(alone) == [("a", 0, 0, ()), ("a", 2, 50, ())]
     assert [each.index for each in alone] == [0, 1]
     assert with_others(PLAN, Others(tenant="a", times=1)) == (
         request(0, 0, "a"), request(1, 40, "b"), *_renumbered(),
@@ -66,7 +72,7 @@ def _renumbered() -> tuple[PlannedRequest, ...]:
     from dataclasses import replace
 
     return (
-        replace(request(3, 5, "b", after=1), index=2),
+        replace(request(3, 5, "b", after=(1,)), index=2),
         replace(request(2, 50, "a"), index=3),
         request(4, 99, "b"),
     )
@@ -76,8 +82,8 @@ def test_twice_the_others() -> None:
     """The span is 100, so the repetition of b at 40 comes at 90 and that of 99 wraps to 49; a stays where it was."""
     twice = with_others(PLAN, Others(tenant="a", times=2))
     assert shown(twice) == [
-        ("a", 0, 0, None), ("b", -1, 40, None), ("b", -1, 5, 1), ("b", -1, 49, None), ("a", 2, 50, None),
-        ("b", -1, 90, None), ("b", -1, 5, 5), ("b", -1, 99, None),
+        ("a", 0, 0, ()), ("b", -1, 40, ()), ("b", -1, 5, (1,)), ("b", -1, 49, ()), ("a", 2, 50, ()),
+        ("b", -1, 90, ()), ("b", -1, 5, (5,)), ("b", -1, 99, ()),
     ]  # fmt: skip
     assert len({each.seed for each in twice}) == len(twice), "no request twice"
     assert len({each.session for each in twice}) == len(twice)
@@ -87,7 +93,7 @@ def test_twice_the_others() -> None:
     ("others", "says"),
     [
         (Others(tenant="c"), "no request is of c; there are a, b"),
-        (Others(tier="default", times=2), None),
+        (Others(tier="default", times=2), ()),
     ],
 )
 def test_whose(others: Others, says: str | None) -> None:
@@ -99,8 +105,8 @@ def test_whose(others: Others, says: str | None) -> None:
 
 
 def test_users_that_change_their_tenant_are_refused() -> None:
-    mixed = (request(0, 0, "a"), request(1, 5, "b", after=0))
-    with pytest.raises(InputError, match="request 1 and the one it follows are of different tenants"):
+    mixed = (request(0, 0, "a"), request(1, 5, "b", after=(0,)))
+    with pytest.raises(InputError, match="request 1 and one that it follows are of different tenants"):
         with_others(mixed, Others(tenant="a"))
 
 
@@ -166,7 +172,7 @@ def test_one_arm_shows_isolation_and_too_few_repeats_decide_nothing() -> None:
     assert played.verdict.isolations[0].decision is Decision.TUNE
     single = parse(ExperimentSpec, {**form, "arms": {"baseline": EXPERIMENT["arms"]["baseline"]}})
     found = decide_isolation(single, _points(played.points)).isolations[0]
-    assert (found.decision, found.candidate) == (None, None)
+    assert (found.decision, found.candidate) == (None, ())
     assert "one arm shows isolation, not a gain" in found.headline
     assert "isolation of baseline" in junit(decide_isolation(single, _points(played.points)))
 
