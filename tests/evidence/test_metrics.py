@@ -45,7 +45,7 @@ REQUIRED = {
     "concurrency capacity": "concurrency_capacity", "fairness": "fairness_jain",
     "batch efficiency": "batch_requests_mean", "batch utilisation": "batch_utilisation",
     "decode jitter": "decode_jitter_ms", "pool utilisation": "pool_utilisation",
-    "resource isolation": "isolation_shift_share", "cache usage": "kv_used_mean_share", "OOM": "out_of_memory_count",
+    "resource isolation": "isolation_ratio", "cache usage": "kv_used_mean_share", "OOM": "out_of_memory_count",
     "communication time": "communication_ms", "handoff ms": "handoff_ms", "transfer volume": "transfer_bytes",
     "recompute time": "recompute_mean_ms", "failure state": "failure_share", "route hit": "route_hit_share",
     "fallback rate": "handoff_fallback_share", "expert load": "expert_load_imbalance", "idle": "idle_gap_ms",

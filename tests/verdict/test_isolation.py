@@ -93,7 +93,7 @@ def test_twice_the_others() -> None:
     ("others", "says"),
     [
         (Others(tenant="c"), "no request is of c; there are a, b"),
-        (Others(tier="default", times=2), ()),
+        (Others(tier="default", times=2), None),
     ],
 )
 def test_whose(others: Others, says: str | None) -> None:
