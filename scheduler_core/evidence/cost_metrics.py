@@ -25,7 +25,8 @@ def prices_per_hour(target: Mapping[str, Any], groups: Sequence[str]) -> list[fl
         described = (chosen.get("topology") or {}).get("groups") or {}
         own = chosen.get("price_per_device_hour")
         prices = [described.get(group, {}).get("price_per_device_hour") or own for group in groups] or [own]
-    return [float(price) for price in prices] if prices and None not in prices else None
+    known = [float(price) for price in prices if price is not None]
+    return known if known and len(known) == len(prices) else None
 
 
 def paid(run: RunTables) -> float | None:

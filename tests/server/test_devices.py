@@ -11,7 +11,7 @@ from gpu_runner.server.observe.mapping import DCGM, map_of, read_levels, read_to
 from gpu_runner.server.observe.nvml import NvmlDevices
 from gpu_runner.server.observe.page import Page
 from scheduler_core.evidence.client.observations import LEVELS, TOTALS, Observations
-from scheduler_core.evidence.cost_metrics import price_per_hour
+from scheduler_core.evidence.cost_metrics import prices_per_hour
 from scheduler_core.types.client_records import Observed
 
 # Two devices of one host, in the form that DCGM's exporter writes; memory in MiB, energy in mJ.
@@ -143,4 +143,4 @@ def test_shares_of_several_sources_are_averaged_and_amounts_added() -> None:
 
 def test_a_monitor_is_no_instance_and_has_no_price() -> None:
     sources = [{"price_per_hour": 2.0, "role": "unified"}, {"price_per_hour": None, "role": "devices"}]
-    assert price_per_hour({"server": {"sources": sources}}, 1) == 2.0
+    assert prices_per_hour({"server": {"sources": sources}}, []) == [2.0]

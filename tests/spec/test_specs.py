@@ -191,8 +191,8 @@ def problems(cls: type[Spec], data: object) -> list[str]:
         ({"nme": 1}, "nme: unknown key; did you mean 'name'?"),
         (
             {"zzz": 1},
-            "zzz: unknown key; known: name, workload, target, arms, baseline, repeats, goal, sweep, fork, events, "
-            "run_limit_s",
+            "zzz: unknown key; known: name, workload, target, arms, baseline, repeats, goal, sweep, isolation, fork, "
+            "events, run_limit_s",
         ),
         (
             {"arms": {"b": {"policy": "static", "batch": {"sise": 8}}}},
