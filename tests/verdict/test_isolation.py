@@ -172,7 +172,7 @@ def test_one_arm_shows_isolation_and_too_few_repeats_decide_nothing() -> None:
     assert played.verdict.isolations[0].decision is Decision.TUNE
     single = parse(ExperimentSpec, {**form, "arms": {"baseline": EXPERIMENT["arms"]["baseline"]}})
     found = decide_isolation(single, _points(played.points)).isolations[0]
-    assert (found.decision, found.candidate) == (None, ())
+    assert (found.decision, found.candidate) == (None, None)
     assert "one arm shows isolation, not a gain" in found.headline
     assert "isolation of baseline" in junit(decide_isolation(single, _points(played.points)))
 
