@@ -66,7 +66,11 @@ def test_command_line_commands_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_are_accepted(path: Path) -> None:
-    studies: dict[str, type[Spec]] = {"guided.yaml": GuidedSpec, "search.yaml": SearchSpec}
+    studies: dict[str, type[Spec]] = {
+        "guided.yaml": GuidedSpec,
+        "search.yaml": SearchSpec,
+        "topology-search.yaml": SearchSpec,
+    }
     kind = studies.get(path.name)
     if kind is not None:
         parse(kind, yaml.safe_load(path.read_text()))
