@@ -108,8 +108,8 @@ def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends:
     if state.held:
         release_batch(state)
     state.released.clear()
-    if by_chunk:
-        state.memory.take_moves()  # nobody keeps block tables here
+    if by_chunk and not policy.cache.copies:
+        state.memory.take_moves()  # nobody keeps block tables here; copies are the next plan's
     return joined, ended
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.build import Site, build_cluster
@@ -221,6 +221,14 @@ def test_separated_pools_do_the_same(
     assert fast(spec, place, requests, COSTLY, around, noise) == expected
 
 
+COPIED_WHILE_A_STEP_RUNS = [
+    (0, 11, 10, 0, True), (0, 2, 3, 0, True), (0, 17, 3, 0, True), (0, 22, 9, 0, True), (0, 1, 1, 0, True),
+    (0, 15, 5, 1, True), (0, 1, 1, 0, False), (0, 1, 1, 0, False), (0, 11, 10, 3, True), (0, 1, 1, 0, False),
+]  # fmt: skip
+"""A place reserved during a step evicts to the host: the next step carries the copies."""
+
+
+@example(rows=COPIED_WHILE_A_STEP_RUNS, layout="split", prefix="radix", slots=20, quota=None, scale=0)
 @settings(max_examples=80, deadline=None)
 @given(
     rows=REQUESTS,
