@@ -95,7 +95,7 @@ def test_the_table_of_protected_views_is_complete(world: World) -> None:
     creating = {
         "datasets", "dataset-inspect", "workloads", "workload-preview", "policies", "experiments", "experiment-check",
         "experiment-clone", "run-fork", "profiles", "profile-calibrate", "comparisons", "endpoints",
-        "studies-guided", "studies-search",
+        "studies-guided", "studies-predict", "studies-search",
     }  # fmt: skip
     changing = {name for name, _, known in _all(world) if known - {"GET"}}
     assert changing == creating | OWNER_ONLY | STAFF_ONLY
