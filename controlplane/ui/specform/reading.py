@@ -40,7 +40,7 @@ def read(model: type[BaseModel], post: QueryDict, setting: Setting, name: str = 
             value = _switched(shape, post, setting, here)
         else:
             value = _value(shape, post, setting, here)
-            if shape.kind == "items" and info.default is None:
+            if shape.kind in ("items", "pairs") and info.default is None:
                 value = value or None  # a collection that may be absent is absent without rows
         if value is None and field_name == required and shape.kind == "model":
             value = {}
