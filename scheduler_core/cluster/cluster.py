@@ -10,7 +10,7 @@ from scheduler_core.cluster.load import Load, Observer
 from scheduler_core.cluster.migration import Migrations
 from scheduler_core.cluster.outages import BACK, DIED, NOTICED, Outages
 from scheduler_core.cluster.refusal import Refusal
-from scheduler_core.cluster.router import Choice, RoundRobin, Router
+from scheduler_core.cluster.router import Choice, FewestTokens, FirstToken, KvCost, RoundRobin, Router
 from scheduler_core.cluster.rules import Fallback
 from scheduler_core.cluster.scaling import Scaler, ScaleRules
 from scheduler_core.request.spec import RequestSpec
@@ -143,6 +143,14 @@ class Cluster:
                 displaced = self.abort(worst, outcome=Outcome.REJECTED, reason=Reject.QUEUE_FULL.value)
         return Placement(choice, refused, displaced)
 
+    def deal(self, spec: RequestSpec, now_ns: Ns) -> Placement:
+        """As `submit`, where nothing depends on what becomes of requests: nobody tells of their ends, none is counted.
+
+        Only for a router that asks no loads, without refusal, handoffs, outages or displacement.
+        """
+        choice = self._router.pick(spec, self._entries, self._loads)
+        return Placement(choice, self.members[choice.instance].instance.submit(spec, now_ns))
+
     def reset_cache(self, at_ns: Ns, *, force: bool = False) -> None:
         """Forget what the prefix caches of all instances hold, each when no step of it is in flight."""
         for member in self.members:
@@ -208,6 +216,21 @@ class Cluster:
     def asks_loads(self) -> bool:
         """Whether where requests go depends on loads."""
         return not isinstance(self._router, RoundRobin)
+
+    @property
+    def asks_prompts(self) -> bool:
+        """Whether where requests go depends on prompt tokens that wait to be computed."""
+        return isinstance(self._router, FirstToken | FewestTokens | KvCost)
+
+    @property
+    def wants_room(self) -> bool:
+        """Whether a handoff waits for room to decode."""
+        return self._handoffs is not None and self._handoffs.wants_room
+
+    @property
+    def decoders(self) -> tuple[int, ...]:
+        """Members that take in what is handed over, or all."""
+        return self._decoders
 
     @property
     def hands_over(self) -> frozenset[int]:
@@ -437,8 +460,4 @@ class Cluster:
             self._migrations.forget(request, now_ns, self._pending)
 
     def _count(self, resident: _Resident, sign: int) -> None:
-        load = self._loads[resident.member]
-        load.open += sign
-        load.kv_tokens += sign * (resident.spec.prompt_tokens + resident.emitted)
-        if not resident.emitted:
-            load.prefill_tokens += sign * resident.spec.prompt_tokens
+        self._loads[resident.member].count(resident.spec.prompt_tokens, resident.emitted, sign)

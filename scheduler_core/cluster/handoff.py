@@ -22,36 +22,16 @@ from scheduler_core.cluster.links import Links, Moved
 from scheduler_core.cluster.load import Load
 from scheduler_core.cluster.router import Estimate
 from scheduler_core.cluster.rules import Action, Emitter, Fallback, Faults, Move, Reserve, Rules
+from scheduler_core.cluster.transfer import Transfer
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.moving import Leaving, Reserved
 from scheduler_core.sched.plan import Ended
-from scheduler_core.types.cluster_records import Emitted, Handoff, Held, Landed, Parked, TransferFailed, Transferred
+from scheduler_core.types.cluster_records import Emitted, Handoff, Held, Parked, TransferFailed, Transferred
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import Record
 from scheduler_core.types.time import Ns
-
-
-@dataclass(slots=True, eq=False)
-class Transfer:
-    """One request on its way. ``ready_ns`` is when its prompt was computed; ``sent`` positions were given to the link.
-
-    ``under_way`` counts pieces on the link or about to leave; ``reported_ns`` is when a late one is told. ``withheld``:
-    its first token is computed, but not emitted yet.
-    """
-
-    request: int
-    source: int
-    destination: int
-    attempt: int = 0
-    reserved: Reserved | None = None
-    ready_ns: Ns | None = None
-    left: Leaving | None = None
-    sent: int = 0
-    under_way: int = 0
-    reported_ns: Ns | None = None
-    withheld: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +57,7 @@ class Handoffs:
         self._late: list[Transfer] = []
         self._departures: Departures[Transfer] = Departures(rules.kv_layers)
         self._held: dict[int, RequestSpec] = {}
+        self._promised = [0] * len(ways.instances)  # KV tokens on their way there
         self._roomier: set[int] = set()
         self._silent: set[int] = set()
         self.decoders: Sequence[int] = ways.decoders
@@ -148,6 +129,8 @@ class Handoffs:
         source = self._ways.instances[transfer.source]
         source.park(request)
         transfer.ready_ns, transfer.left = now_ns, source.leaving(request)
+        if transfer.reserved is not None:
+            self._promised[transfer.destination] += transfer.left.computed
         transfer.withheld = self._rules.first_token is Emitter.ARRIVAL
         answered = self._rules.first_token is Emitter.PREFILL
         self.records.append(Parked(now_ns, request, transfer.source, answered))
@@ -175,11 +158,24 @@ class Handoffs:
         for transfer in [item for item in self._late if (item.reported_ns or 0) <= now_ns]:
             self._late.remove(transfer)
             self._finish(transfer, now_ns, effects)
-        blocked = False
-        for transfer in list(self._waiting.values()):
+        if self._waiting:
+            self._dispose_all(now_ns, effects)
+        if self._held:
+            self._let_go(now_ns, effects)
+
+    def _dispose_all(self, now_ns: Ns, effects: Effects) -> None:
+        """Decide about who waits; whoever is behind a blocked one without a place is not looked at one by one."""
+        blocked, placed_early = False, self._rules.reserve is not Reserve.READY
+        heads = (next(iter(self._waiting.values())) for _ in range(len(self._waiting)))
+        for transfer in tuple(self._waiting.values()) if placed_early or self._silent else heads:
             if transfer.source in self._silent or (blocked and transfer.reserved is None):
                 continue
             blocked |= not self._dispose(transfer, now_ns, effects)
+            if blocked and not placed_early:
+                return
+
+    def _let_go(self, now_ns: Ns, effects: Effects) -> None:
+        """Let go who was held for want of room to decode, in order."""
         for spec in list(self._held.values()):
             transfer = self._open[spec.id]
             if not self._keep_place(transfer, spec, now_ns):
@@ -223,7 +219,7 @@ class Handoffs:
         if transfer.reserved is None:
             chosen = self.choose()
             transfer.destination = transfer.source if chosen is None else chosen
-        transfer_ns, recompute_ns = self._predict(transfer)
+        transfer_ns, recompute_ns = self._predict(transfer, now_ns)
         action, reason = self._wanted(transfer_ns, recompute_ns)
         if transfer.destination == transfer.source:  # nobody is left to decode
             action, reason = Action.STAY, Fallback.NO_ROOM
@@ -237,6 +233,7 @@ class Handoffs:
                 action, reason = Action.STAY, Fallback.NEVER_FITS
             else:
                 transfer.reserved, transfer.sent = reserved, reserved.hit_tokens
+                self._promised[transfer.destination] += transfer.left.computed
         del self._waiting[transfer.request]
         self._decided(transfer, action, reason, (transfer_ns, recompute_ns), now_ns)
         if action is Action.TRANSFER:
@@ -307,7 +304,7 @@ class Handoffs:
                 effects.ended.append((transfer.source, told))
         else:
             source.stay(request)
-            self.records.append(_landed(transfer, transfer.source, left.epoch - 1, now_ns))
+            self.records.append(transfer.landing(transfer.source, left.epoch - 1, now_ns))
 
     def _tell(self, transfer: Transfer, now_ns: Ns) -> None:
         """Hand a withheld first token to the caller."""
@@ -347,10 +344,11 @@ class Handoffs:
             self._broken(transfer, now_ns, effects)
             return
         del self._open[transfer.request]
+        self._promised[transfer.destination] -= left.computed
         self._ways.instances[transfer.destination].land(transfer.request, left.computed)
         self._ways.instances[transfer.source].depart(transfer.request)
         self._tell(transfer, now_ns)
-        self.records.append(_landed(transfer, transfer.destination, reserved.epoch, now_ns))
+        self.records.append(transfer.landing(transfer.destination, reserved.epoch, now_ns))
         effects.moved.append((transfer.request, transfer.destination))
         effects.touched.update((transfer.source, transfer.destination))
 
@@ -366,7 +364,7 @@ class Handoffs:
                 effects.touched.add(dropped)
             self._waiting[transfer.request] = transfer
             return
-        self._decided(transfer, action, Fallback.BROKEN_OFF, self._predict(transfer), now_ns)
+        self._decided(transfer, action, Fallback.BROKEN_OFF, self._predict(transfer, now_ns), now_ns)
         self._without_transfer(transfer, action, now_ns, effects)
 
     def _give_up(self, transfer: Transfer, now_ns: Ns) -> int | None:
@@ -375,6 +373,8 @@ class Handoffs:
             return None
         self._stop_link(transfer, now_ns)
         self._ways.instances[transfer.destination].depart(transfer.request)
+        if transfer.left is not None:
+            self._promised[transfer.destination] -= transfer.left.computed
         transfer.reserved, transfer.sent, transfer.under_way = None, 0, 0
         return transfer.destination
 
@@ -409,6 +409,11 @@ class Handoffs:
         """Whether a request is still to be handed over."""
         return request in self._open
 
+    @property
+    def wants_room(self) -> bool:
+        """Whether somebody waits for room to decode."""
+        return bool(self._waiting or self._held)
+
     def withholds(self, request: int) -> bool:
         """Whether a request has a first token that was computed, but not emitted."""
         transfer = self._open.get(request)
@@ -436,26 +441,19 @@ class Handoffs:
 
         def fullness(index: int) -> tuple[int, int]:
             limits = instances[index].policy.limits
-            tokens = loads[index].kv_tokens + self._promised(index)
+            tokens = loads[index].kv_tokens + self._promised[index]
             return tokens * 1_000_000 // (limits.kv_blocks * limits.block_size), index
 
         return min(self.decoders, key=fullness, default=None)
 
-    def _promised(self, index: int) -> int:
-        return sum(
-            t.left.computed if t.left is not None else 0
-            for t in self._open.values()
-            if t.destination == index and t.reserved is not None
-        )
-
-    def _predict(self, transfer: Transfer) -> tuple[Ns, Ns]:
+    def _predict(self, transfer: Transfer, now_ns: Ns) -> tuple[Ns, Ns]:
         """(transfer, recomputation) as they would take from now."""
         left = transfer.left
         assert left is not None
         hit = transfer.reserved.hit_tokens if transfer.reserved is not None else 0
         size = (left.computed - max(hit, transfer.sent)) * self._rules.kv_bytes_per_token
         link = self._ways.links.between(transfer.source, transfer.destination)
-        return link.predict_ns(max(0, size), transfer), self._ways.estimate(transfer.destination, left.known)
+        return link.predict_ns(max(0, size), transfer, now_ns), self._ways.estimate(transfer.destination, left.known)
 
     def _out_of_patience(self, transfer: Transfer, now_ns: Ns) -> bool:
         patience, ready = self._rules.patience_ns, transfer.ready_ns
@@ -469,15 +467,13 @@ class Handoffs:
         )
 
     def check(self) -> None:
-        """`LawError` when a request waits that is not open, or pieces are counted wrong."""
+        """`LawError` when a request waits that is not open, or tokens on their way are counted wrong."""
         for request in self._waiting:
             if request not in self._open:
                 raise LawError(f"request {request} waits for a handoff but is not on its way")
-
-
-def _landed(transfer: Transfer, member: int, epoch: int, now_ns: Ns) -> Landed:
-    """The record of a request that may decode at ``member``; of a whole prompt the last token is computed again."""
-    left = transfer.left
-    assert left is not None
-    tokens = min(left.computed, left.known - 1)
-    return Landed(now_ns, transfer.request, member, epoch, tokens, stayed=member == transfer.source)
+        promised = [0] * len(self._promised)
+        for transfer in self._open.values():
+            if transfer.reserved is not None and transfer.left is not None:
+                promised[transfer.destination] += transfer.left.computed
+        if promised != self._promised:
+            raise LawError(f"counts {self._promised} KV tokens on their way, there are {promised}")

@@ -21,6 +21,13 @@ class Load:
         self.kv_tokens = 0
         self.busy_ns: Ns = 0
 
+    def count(self, prompt_tokens: int, emitted: int, sign: int) -> None:
+        """A request that has ``emitted`` so many tokens comes (``sign`` 1) or leaves (-1)."""
+        self.open += sign
+        self.kv_tokens += sign * (prompt_tokens + emitted)
+        if not emitted:
+            self.prefill_tokens += sign * prompt_tokens
+
     def copy_from(self, other: "Load") -> None:
         """Take over the counts of ``other``."""
         self.open, self.prefill_tokens, self.kv_tokens = other.open, other.prefill_tokens, other.kv_tokens

@@ -76,6 +76,17 @@ class FusedInstance(Instance):
         return cohort.count * (steps // limits.block_size + 1) <= room
 
     @property
+    def idle(self) -> bool:
+        """Whether nobody runs or waits, and nothing else is asked for. O(1)."""
+        state = self._state
+        return not (state.running or state.waiting or state.stopped or state.held) and state.reset is None
+
+    def goes_on_alone(self, step: FusedStep) -> bool:
+        """Whether the step after ``step`` is the same again, if nobody ends or comes. O(1)."""
+        undisturbed = self.undisturbed is not None and step.may_repeat and not self._state.waiting
+        return undisturbed and self.steady(1, newcomers=False)
+
+    @property
     def to_reset(self) -> bool:
         """Whether a reset of the cache waits for the next planning."""
         return self._state.reset is not None
@@ -125,6 +136,10 @@ class FusedInstance(Instance):
     def complete_repeat(self) -> None:
         """As `complete_fused` for a step that ``may_repeat`` and in which nobody ended. O(1) without a prefix cache."""
         state, cohort = self._state, self._state.cohort
+        if state.fused_step is not None:
+            state.memory.lift(state.fused_step.id)
+            state.fused_step = None
+            state.released.clear()
         if self._publishes_late:
             state.memory.publish_cohort(cohort)
         cohort.tick += 1

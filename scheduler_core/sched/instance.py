@@ -88,7 +88,11 @@ class Instance:
         if refusal is not None:
             reason, need, have = refusal
             return Ended(spec.id, Outcome.REJECTED, "submit", reason.value, 0, need, have)
-        until_ns = now_ns
+        return self._let_in(spec, now_ns)
+
+    def _let_in(self, spec: RequestSpec, now_ns: Ns) -> Ended | None:
+        """Take in a request that can be served, if the gate lets it."""
+        state, until_ns = self._state, now_ns
         if self.policy.gate is not None:
             answer = self._ask_gate(self.policy.gate, spec, now_ns)
             if answer.disposal is Disposal.REJECT:

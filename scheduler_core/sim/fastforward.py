@@ -100,11 +100,12 @@ class Player:
                 break
             if world.nobody_comes:
                 instance.close_arrivals()
-            step = instance.plan_fused(self._now)
+            idle = instance.idle and instance.undisturbed is not None
+            step = None if idle else instance.plan_fused(self._now)
             if step is not None:
                 self._play(step)
                 continue
-            due = min(world.next_ns, self._wakes_ns(), world.cut_ns if world.tracks else NEVER)
+            due = min(world.next_ns, NEVER if idle else self._wakes_ns(), world.cut_ns if world.tracks else NEVER)
             if due >= until_ns:
                 return due
             self._now = max(self._now, due)
@@ -235,11 +236,11 @@ class Player:
 
     def _end_begun(self) -> None:
         """Complete the step that was begun, unless it ends beyond the horizon."""
-        assert self._begun is not None
-        step, end = self._begun
         instance, world, tracks = self.instance, self._world, self._world.tracks
-        if end >= world.horizon_ns:
+        begun = self._go_on_begun()
+        if begun is None or begun[1] >= world.horizon_ns:
             return
+        step, end = begun
         self._begun = None
         self._now = self._busy_until = end
         self._steps += 1
@@ -261,6 +262,33 @@ class Player:
             world.ends.schedule(live, tracks[live.id].output - live.emitted)
         for live, ended in over:
             world.over(live, ended, end)
+
+    def _go_on_begun(self) -> tuple[FusedStep, Ns] | None:
+        """Where the cohort alone runs, play the begun step and its repetitions as long as only counts change.
+
+        Returns what is begun then, if anything is.
+        """
+        assert self._begun is not None
+        step, end = self._begun
+        instance, world, cohort = self.instance, self._world, self.instance.cohort
+        before, until_ns = step.id, min(world.stop_ns, world.next_ns)
+        if end >= world.bar_ns or world.observe is not None or not instance.goes_on_alone(step):
+            return self._begun
+        number, count = before, cohort.count
+        while end < world.bar_ns and cohort.tick + 1 < world.ends.next_tick:
+            instance.complete_repeat()
+            self._steps += 1
+            self._now = self._busy_until = end
+            if until_ns <= end or not instance.repeat():
+                self._begun = None
+                return None
+            number += 1
+            end += world.decode_ns(count, cohort.context_tokens, number)
+        if number != before:
+            step = FusedStep(number, (), count, cohort.context_tokens, True)
+            instance.during(step)
+        self._begun = step, end
+        return self._begun
 
     def _note_starts(self, step: FusedStep, start: Ns) -> None:
         for grant in step.grants:

@@ -3,7 +3,8 @@
 Exact: the cluster is the same object that the step-by-step driver uses, and so are its routers and handoffs; what they
 ask an instance is asked as of that moment. An instance nobody asks is left behind and catches up later, from event to
 event. Whoever must hear of first tokens and ends keeps a heap of the earliest moments at which each instance may have
-one; where nobody must, as with requests dealt out in turn, instances never meet.
+one. What a router alone reads is looked up when a request comes, and what is handed over waits for an end only where it
+found no room; where nobody asks anything, as with requests dealt out in turn, instances never meet.
 """
 
 import heapq
@@ -81,7 +82,8 @@ class Fleet:
         self._arrivals = ArrivalStream(())
         self._heap: list[tuple[Ns, int]] = []
         self._bounds = [NEVER] * len(self._lanes)
-        self._listens = self._closed = False
+        self._listens = self._looks = self._closed = self._ends_matter = False
+        self._decoders: frozenset[int] = frozenset()
         self._handoffs: Counter[tuple[str, str]] = Counter()
 
     def run(self, requests: Iterable[PlannedRequest]) -> FleetReport:
@@ -89,9 +91,13 @@ class Fleet:
         arrivals = self._arrivals = ArrivalStream(requests)
         cluster, clock = self._cluster, self._clock
         clock.whole = not self._may_be_met(requests)
-        self._listens = bool(cluster.hands_over) or cluster.asks_loads or not (arrivals.independent and clock.whole)
+        self._listens = bool(cluster.hands_over) or not (arrivals.independent and clock.whole)
+        self._looks = cluster.asks_loads and not self._listens
+        self._ends_matter = not (cluster.hands_over and arrivals.independent) or self._may_be_cut(requests)
+        self._decoders = frozenset(cluster.decoders) if cluster.hands_over else frozenset()
         for lane in self._lanes:
-            lane.world.tells = self._listens
+            lane.world.tells_ends = self._listens or self._looks
+            lane.world.tells_first = bool(cluster.hands_over) or (lane.world.tells_ends and cluster.asks_prompts)
         while (at_ns := self._next_ns()) != NEVER:
             self._instant(at_ns)
         for lane in self._lanes:
@@ -124,8 +130,11 @@ class Fleet:
     def _may_be_met(self, requests: Iterable[PlannedRequest]) -> bool:
         """Whether something from outside may have to meet a step while it runs."""
         policy = self._lanes[0].policy
-        if self._cluster.hands_over or policy.account is not None or policy.gate is not None:
-            return True
+        timed = policy.account is not None or policy.gate is not None
+        return bool(self._cluster.hands_over) or timed or self._may_be_cut(requests)
+
+    def _may_be_cut(self, requests: Iterable[PlannedRequest]) -> bool:
+        """Whether a client or a time limit may end a request."""
         cancels = isinstance(requests, Sequence) and any(request.cancel_ns is not None for request in requests)
         return bool(self._cuts or self._outside.patience or cancels)
 
@@ -145,7 +154,12 @@ class Fleet:
         clock, cluster = self._clock, self._cluster
         clock.at(now_ns)
         cluster.advance(now_ns)
+        if self._looks:
+            self._hear(now_ns - 1)  # a request comes before steps that end as it comes
         self._deliver(now_ns)
+        if self._looks:
+            for index in clock.asked:
+                self._note(index)
         if not self._listens:
             return
         clock.steps_end()
@@ -154,6 +168,8 @@ class Fleet:
             self._settle(now_ns)
         self._deliver(now_ns)  # an end may let another turn begin
         clock.plans()
+        if cluster.wants_room:
+            clock.asked |= self._decoders
         for index in sorted(clock.asked):
             if not clock.whole:
                 self._lanes[index].catch_up()
@@ -187,7 +203,8 @@ class Fleet:
             foreseen=None if foresight is None else foresight.of(planned),
         )
         self._tracks[planned.index] = Track(at_ns, planned.output_tokens)
-        placed = self._cluster.submit(spec, now_ns)
+        meets = self._listens or self._looks
+        placed = self._cluster.submit(spec, now_ns) if meets else self._cluster.deal(spec, now_ns)
         choice = placed.choice
         if self._observe is not None:
             self._observe(Routed(now_ns, spec.id, choice.instance, choice.score, choice.next_best))
@@ -223,17 +240,32 @@ class Fleet:
                 self._bounds[index] = NEVER
                 due.append(index)
         for index in sorted(due):
-            lane = lanes[index]
-            lane.catch_up()
-            first, over = lane.world.take_news(now_ns)
-            if first or over:
-                self._cluster.heard(index, first, over, now_ns)
-                for request in over:
-                    self._arrivals.ended(request, now_ns)
+            lanes[index].catch_up()
+            self._tell(index, now_ns)
+
+    def _tell(self, index: int, now_ns: Ns) -> None:
+        """Tell the cluster what an instance has had to say by ``now_ns``."""
+        first, over = self._lanes[index].world.take_news(now_ns)
+        if first or over:
+            self._cluster.heard(index, first, over, now_ns)
+            for request in over:
+                self._arrivals.ended(request, now_ns)
 
     def _note(self, index: int) -> None:
-        """Note the earliest moment at which an instance may have news."""
-        at_ns = self._lanes[index].news_ns()
+        """Note the earliest moment at which an instance may have news that matter.
+
+        A handoff that waits for room is decided anew whenever a step of a decoder ends: which one is chosen may differ.
+        """
+        lane = self._lanes[index]
+        if index not in self._decoders:
+            at_ns = lane.news_ns()
+        elif self._cluster.wants_room:
+            at_ns = lane.due_ns
+        elif self._ends_matter:
+            at_ns = lane.news_ns()
+        else:
+            self._tell(index, self._clock.now_ns)
+            at_ns = NEVER
         if at_ns != self._bounds[index]:
             self._bounds[index] = at_ns
             if at_ns != NEVER:

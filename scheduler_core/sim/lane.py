@@ -66,18 +66,18 @@ class Shared:
 class LaneWorld(SimulatedWorld):
     """The world of one instance of a fleet.
 
-    ``line`` has requests that were routed here and not submitted yet. ``news`` are first tokens and ends, as (time,
-    request, whether it ended), where ``tells``.
+    ``line`` has requests that were routed here, will be let in and are not yet. ``news`` are first tokens and ends, as
+    (time, request, whether it ended), as far as ``tells_first`` and ``tells_ends``.
     """
 
-    def __init__(self, instance: FusedInstance, cost: StepCost, index: int, shared: Shared) -> None:
+    def __init__(self, instance: "Lane", cost: StepCost, index: int, shared: Shared) -> None:
         sink = shared.sink
+        self._lane = instance
         super().__init__(instance, cost, lambda row: sink(row, index), outside=_ALONE, prefix_block_size=1)
         self.tracks = shared.tracks
         self.line: deque[tuple[Ns, RequestSpec]] = deque()
         self.news: deque[tuple[Ns, int, bool]] = deque()
-        self.tells = False
-        self._fused = instance
+        self.tells_first = self.tells_ends = False
 
     @property
     def nobody_comes(self) -> bool:
@@ -100,23 +100,23 @@ class LaneWorld(SimulatedWorld):
     def _arrive(self) -> None:
         at_ns, spec = self.line.popleft()
         self.next_ns = self.line[0][0] if self.line else NEVER
-        FusedInstance.submit(self._fused, spec, at_ns)
+        self._lane.let_in(spec, at_ns)
 
     def note_first(self, request: int, at_ns: Ns) -> None:
         track = self.tracks[request]
         if track.first_ns is None:
             track.first_ns = at_ns
-            if self.tells:
+            if self.tells_first:
                 self.news.append((at_ns, request, False))
 
     def finished(self, request: LiveRequest, reason: str, at_ns: Ns) -> None:
         super().finished(request, reason, at_ns)
-        if self.tells:
+        if self.tells_ends:
             self.news.append((at_ns, request.id, True))
 
     def over(self, live: LiveRequest, ended: Ended, at_ns: Ns) -> None:
         super().over(live, ended, at_ns)
-        if self.tells:
+        if self.tells_ends:
             self.news.append((at_ns, live.id, True))
 
     def gone(self, live: LiveRequest, ended: Ended, at_ns: Ns) -> None:
@@ -146,9 +146,13 @@ class Lane(FusedInstance):
         self._clock = shared.clock
 
     def catch_up(self) -> None:
-        """Play what is due now."""
+        """Play what is due now, and be asked again before this moment is over."""
+        self._clock.asked.add(self.index)
+        self.look()
+
+    def look(self) -> None:
+        """Play what is due now; nothing is changed from outside."""
         clock = self._clock
-        clock.asked.add(self.index)
         if self.due_ns < clock.stop_ns or self.due_ns < clock.horizon_ns < NEVER:
             self.due_ns = self.player.play(clock.stop_ns, horizon_ns=clock.horizon_ns)
 
@@ -166,11 +170,14 @@ class Lane(FusedInstance):
 
     def kv_tokens(self) -> int:
         """Prompt and emitted tokens of the requests counted here; those left out that only have a place."""
-        self.catch_up()
+        self.look()
         state = self._state
-        waiting = sum(request.known for request in state.waiting)
-        apart = sum(request.known for request in state.apart.values())
-        return state.cohort.context_tokens + apart + waiting - self.uncounted
+        tokens = state.cohort.context_tokens - self.uncounted
+        if state.apart:
+            tokens += sum(request.known for request in state.apart.values())
+        if state.waiting:
+            tokens += sum(request.known for request in state.waiting)
+        return tokens
 
     def _moved_in(self, request: int) -> None:
         self.uncounted += self.live[request].known
@@ -201,6 +208,10 @@ class Lane(FusedInstance):
         if not len(self.world.line) % _LINE:
             self.catch_up()
         return None
+
+    def let_in(self, spec: RequestSpec, at_ns: Ns) -> None:
+        """Take in a request that stood in line."""
+        self._let_in(spec, at_ns)
 
     def abort(self, request: int, *, outcome: Outcome = Outcome.CANCELLED, reason: str = "cancelled") -> Ended | None:
         self.catch_up()
@@ -259,6 +270,11 @@ class LaneLoad(Load):
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         super().__init__()
+
+    def count(self, prompt_tokens: int, emitted: int, sign: int) -> None:
+        self.open += sign
+        if not emitted:
+            self.prefill_tokens += sign * prompt_tokens
 
     @property
     def kv_tokens(self) -> int:
