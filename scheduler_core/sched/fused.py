@@ -14,7 +14,7 @@ from scheduler_core.sched.memory import Memory
 from scheduler_core.sched.plan import FusedStep
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.resetting import due_reset
-from scheduler_core.sched.undisturbed import Undisturbed, may_be_undisturbed
+from scheduler_core.sched.undisturbed import Undisturbed, World, may_be_undisturbed
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.time import Ns
 
@@ -77,9 +77,9 @@ class FusedInstance(Instance):
 
     @property
     def idle(self) -> bool:
-        """Whether nobody runs or waits, and nothing else is asked for. O(1)."""
+        """Whether nobody runs or waits, and no rule goes by time, so that there is nothing to plan. O(1)."""
         state = self._state
-        return not (state.running or state.waiting or state.stopped or state.held) and state.reset is None
+        return not (state.running or state.waiting) and self.undisturbed is not None and state.reset is None
 
     def goes_on_alone(self, step: FusedStep) -> bool:
         """Whether the step after ``step`` is the same again, if nobody ends or comes. O(1)."""
@@ -145,6 +145,11 @@ class FusedInstance(Instance):
         cohort.tick += 1
         cohort.context_tokens += cohort.count
         state.steps_done += 1
+
+    def finish(self, world: World, at_ns: Ns) -> None:
+        """Members of the cohort that have emitted their last token by now end; where it `goes_on_alone`."""
+        assert self.undisturbed is not None
+        self.undisturbed.finish(world.ends.take(self.cohort.tick), world, at_ns)
 
     def repeat(self) -> bool:
         """Plan the same step again, if the pool has room; only after one that ``may_repeat``, with no event since."""

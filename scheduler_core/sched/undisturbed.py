@@ -273,7 +273,7 @@ class Undisturbed:
                 cohort.join(request)
                 world.ends.schedule(request, left)
         if over:
-            self._finish(over, world, end_ns)
+            self.finish(over, world, end_ns)
         return end_ns
 
     def _repeat(self, world: World, now_ns: Ns, wake_ns: Ns) -> Ns:
@@ -300,7 +300,7 @@ class Undisturbed:
             tick = cohort.tick = cohort.tick + 1
             cohort.context_tokens += count
             if tick >= ends.next_tick:
-                self._finish(ends.take(tick), world, now_ns)
+                self.finish(ends.take(tick), world, now_ns)
                 # An end may bring the next turn.
                 count, until_ns = cohort.count, min(world.stop_ns, world.next_ns)
                 if waits or not count:
@@ -341,7 +341,7 @@ class Undisturbed:
         self._memory.grow_cohort(cohort, free - room, publish=False)
         return now_ns
 
-    def _finish(self, over: list[tuple[LiveRequest, str]], world: World, at_ns: Ns) -> None:
+    def finish(self, over: list[tuple[LiveRequest, str]], world: World, at_ns: Ns) -> None:
         """Requests that have emitted their last token end, in order of admission."""
         state, cohort, publishes = self._state, self._cohort, self._publishes
         if len(over) > 1:

@@ -94,13 +94,13 @@ class Player:
             self._end_begun()
         while self._begun is None and self._now < world.stop_ns:
             world.deliver(self._now)
-            if self._glide():
+            idle = instance.idle
+            if not idle and self._glide():
                 continue
             if self._now >= world.stop_ns:
                 break
             if world.nobody_comes:
                 instance.close_arrivals()
-            idle = instance.idle and instance.undisturbed is not None
             step = None if idle else instance.plan_fused(self._now)
             if step is not None:
                 self._play(step)
@@ -275,11 +275,14 @@ class Player:
         if end >= world.bar_ns or world.observe is not None or not instance.goes_on_alone(step):
             return self._begun
         number, count = before, cohort.count
-        while end < world.bar_ns and cohort.tick + 1 < world.ends.next_tick:
+        while end < world.bar_ns:
             instance.complete_repeat()
             self._steps += 1
             self._now = self._busy_until = end
-            if until_ns <= end or not instance.repeat():
+            over = cohort.tick >= world.ends.next_tick
+            if over:
+                instance.finish(world, end)
+            if over or until_ns <= end or not instance.repeat():
                 self._begun = None
                 return None
             number += 1
