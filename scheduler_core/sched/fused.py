@@ -79,7 +79,8 @@ class FusedInstance(Instance):
     def idle(self) -> bool:
         """Whether nobody runs or waits, and no rule goes by time, so that there is nothing to plan. O(1)."""
         state = self._state
-        return not (state.running or state.waiting) and self.undisturbed is not None and state.reset is None
+        nobody = not (state.running or state.waiting or state.stopped)
+        return nobody and self.undisturbed is not None and state.reset is None
 
     def goes_on_alone(self, step: FusedStep) -> bool:
         """Whether the step after ``step`` is the same again, if nobody ends or comes. O(1)."""
