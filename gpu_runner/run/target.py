@@ -6,6 +6,7 @@ from typing import Any
 
 from scheduler_core.cluster.build import Site
 from scheduler_core.drive.ports import ClusterExecutor, Executor
+from scheduler_core.evidence.schema import NOISE
 from scheduler_core.policies.presets import Capacity, dual_batch_of, overlap_of
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.executor import SimulatedExecutor, TrueOutputs
@@ -142,7 +143,12 @@ def _open_modelled(job: RunJob, spec: ModelledTarget, policy: PolicySpec) -> Tar
         source="modelled",
         loaded=Loaded(start_ns=0, end_ns=0),
         start=lambda: None,
-        fingerprint={"profile": profile.name, "profile_digest": profile.digest(), **profile.measured_on},
+        fingerprint={
+            "profile": profile.name,
+            "profile_digest": profile.digest(),
+            NOISE: spec.noise and any(one.noisy for one in (profile, *job.group_profiles.values())),
+            **profile.measured_on,
+        },
         cluster=cluster,
         devices=profile.devices,
     )

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from scheduler_core.evidence.prediction import AgainstModel, Predicted
 from scheduler_core.spec.base import Spec
 
+NOISE = "noise"  # key of a fingerprint: whether the modelled target had any noise to add
 NOTES = "notes"  # key of a fingerprint that holds sentences about the figures, no property of the machine
 
 

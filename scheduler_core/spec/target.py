@@ -220,6 +220,11 @@ class Profile(Spec):
         return ": too uncertain to plan by, so calibrate again while nothing else keeps the machine busy"
 
     @property
+    def noisy(self) -> bool:
+        """Whether there is noise to add: specifications, unlike measurements, have none."""
+        return self.residual_share > 0 or self.drift_share > 0
+
+    @property
     def devices(self) -> int:
         """Devices of an instance."""
         return 1 if self.parallel is None else self.parallel.devices

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_core.evidence.schema import Absence, ClassSummary, Figure, RunSummary
+from scheduler_core.evidence.schema import NOISE, Absence, ClassSummary, Figure, RunSummary
 
 Pair = tuple[RunSummary, RunSummary]
 
@@ -125,9 +125,12 @@ def changes_of(pairs: Sequence[Pair], figure: Callable[[RunSummary], Figure | No
 
 
 def noise_free(run: RunSummary) -> bool:
-    """Whether a run came out of the model without its noise, so that a repeat would be the same."""
+    """Whether a run came out of the model without noise, so that a repeat would be the same.
+
+    It was not asked for, or the profile has none.
+    """
     modelled = run.target.get("modelled")
-    return isinstance(modelled, dict) and modelled.get("noise") is False
+    return isinstance(modelled, dict) and (modelled.get("noise") is False or run.fingerprint.get(NOISE) is False)
 
 
 def typical(values: Sequence[float]) -> float | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.evidence.schema import RunSummary
+from scheduler_core.evidence.schema import NOISE, RunSummary
 from scheduler_core.verdict.decide import decide
 from scheduler_core.verdict.schema import Comparison
 from scheduler_core.verdict.text import render
@@ -169,6 +169,15 @@ def test_noise_free_model_is_exact() -> None:
     found = compare(runs)
     assert found.decision == "accept"
     assert "exact, no interval" in found.gates[0].sentence
+
+
+def test_noise_that_a_profile_does_not_have_makes_no_interval() -> None:
+    """Asked for, but a public specification has none: equal repeats are exact, not five agreeing measurements."""
+    runs = [run.model_copy(update={"fingerprint": {NOISE: False}}) for run in arms([0.8, 0.8])]
+    found = decide(experiment(), runs).comparisons[0]
+    assert "exact, no interval" in found.gates[0].sentence
+    noisy = [run.model_copy(update={"fingerprint": {NOISE: True}}) for run in arms([0.8, 0.8])]
+    assert "exact" not in decide(experiment(), noisy).comparisons[0].gates[0].sentence
 
 
 def with_share(metric: str, baseline: float, candidate: float) -> list[RunSummary]:
