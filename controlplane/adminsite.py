@@ -1,5 +1,6 @@
 """What the admin pages of all apps share: read-only models, spec fields, and actions that go through services."""
 
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Model, QuerySet
+from django.forms.widgets import MediaDefiningClass
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminTextareaWidget
@@ -50,13 +52,18 @@ class ServiceAdmin(ModelAdmin):  # type: ignore[misc]
             self.message_user(request, f"{count} {done}", messages.SUCCESS)
 
 
-class ArchivableAdmin(ServiceAdmin):
+class AbstractAdmin(ABCMeta, MediaDefiningClass):
+    """An admin that lacks one of its hooks cannot be registered."""
+
+
+class ArchivableAdmin(ServiceAdmin, metaclass=AbstractAdmin):
     """Rows that can be hidden from lists and brought back, by `set_archived`, which calls the service."""
 
     actions: Sequence[str] = ("archive", "bring_back")
 
+    @abstractmethod
     def set_archived(self, row: Any, user: User, *, archived: bool) -> None:
-        raise NotImplementedError
+        """Hide ``row`` from lists, or bring it back."""
 
     @admin.action(description="Archive")
     def archive(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
@@ -80,11 +87,13 @@ class VersionedAdmin(ArchivableAdmin):
     search_fields = ("id", "name", "owner__username")
     list_select_related = ("owner",)
 
+    @abstractmethod
     def create(self, *, owner: User, name: str, spec: Any) -> Model:
-        raise NotImplementedError
+        """A new line with ``spec`` as its first version."""
 
+    @abstractmethod
     def add_version(self, row: Any, user: User, spec: Any) -> None:
-        raise NotImplementedError
+        """``spec`` as the next version of ``row``."""
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return bool(ModelAdmin.has_add_permission(self, request))

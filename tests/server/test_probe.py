@@ -20,7 +20,7 @@ from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.spec.job import CalibrationJob
 from scheduler_core.spec.policy import PolicySpec
-from scheduler_core.spec.target import Affine, Profile
+from scheduler_core.spec.target import TRUSTED_ERROR, Affine, Profile
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import InputError
 from scheduler_core.types.records import Arrived, Finished, Record, Step
@@ -147,6 +147,8 @@ def test_a_server_that_refuses_says_why(tmp_path: Path) -> None:
         probed(url, tmp_path, seconds=5, server={"url": url, "model": "other"})
 
 
-def test_a_profile_too_uncertain_to_plan_by_says_so() -> None:
-    assert TRUE.warning == "" and TRUE.model_copy(update={"held_out_error_share": 0.25}).warning == ""
-    assert "calibrate again" in TRUE.model_copy(update={"held_out_error_share": 0.3}).warning
+@pytest.mark.parametrize(("error", "warned"), [(0.0, False), (TRUSTED_ERROR, False), (TRUSTED_ERROR + 0.01, True)])
+def test_a_profile_too_uncertain_to_plan_by_says_so(error: float, warned: bool) -> None:
+    warning = TRUE.model_copy(update={"held_out_error_share": error}).warning
+    assert ("calibrate again" in warning) is warned
+    assert bool(warning) is warned
