@@ -2,12 +2,22 @@
 
 import heapq
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from scheduler_core.request.live import LiveRequest
-from scheduler_core.sched.policy import PolicySet
-from scheduler_core.sched.waiting import ArrivalQueue, Queue, queue_for
+from scheduler_core.sched.waiting import ArrivalQueue, Numbers, Queue, WaitingQueue
 from scheduler_core.types.time import Ns
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A queue whose head may change by time alone."""
+
+    def begin(self, now_ns: Ns) -> None:
+        """Time has come to ``now_ns``."""
+
+    def wake_ns(self) -> Ns | None:
+        """When the head may change by time alone."""
 
 
 class _Age(NamedTuple):
@@ -24,14 +34,14 @@ class AgedQueue:
     O(log n) beside those of the inner queue.
     """
 
-    __slots__ = ("_ages", "_bound_ns", "_entered", "_inner", "_now_ns", "_number")
+    __slots__ = ("_ages", "_bound_ns", "_entered", "_inner", "_now_ns", "_numbers")
 
-    def __init__(self, inner: Queue, bound_ns: Ns) -> None:
+    def __init__(self, inner: Queue, bound_ns: Ns, numbers: Numbers | None = None) -> None:
         self._inner = inner
         self._bound_ns = bound_ns
         self._ages: list[_Age] = []  # entries of requests that have left stay until they surface
         self._entered: dict[int, _Age] = {}
-        self._number = 0
+        self._numbers = numbers or Numbers()
         self._now_ns: Ns = 0
 
     def __len__(self) -> int:
@@ -39,6 +49,9 @@ class AgedQueue:
 
     def __contains__(self, request: LiveRequest) -> bool:
         return request.id in self._entered
+
+    def __bool__(self) -> bool:
+        return bool(self._entered)
 
     def __iter__(self) -> Iterator[LiveRequest]:
         """In queue order now. O(n log n)."""
@@ -69,6 +82,14 @@ class AgedQueue:
         if oldest is not None and oldest.entered_ns + self._bound_ns <= self._now_ns:
             return oldest.request
         return self._inner.head()
+
+    def place(self, request: LiveRequest) -> tuple[Any, ...]:
+        """Where ``request`` stands now: smaller is earlier, one that has waited for the bound begins with 0."""
+        age = self._entered[request.id]
+        if age.entered_ns + self._bound_ns <= self._now_ns:
+            return (0, age.entered_ns, age.number)
+        assert isinstance(self._inner, WaitingQueue)  # what is asked for places is ordered by key
+        return (1, *self._inner.place(request))
 
     def remove(self, request: LiveRequest) -> None:
         """Take ``request`` out; `KeyError` if it does not wait."""
@@ -112,9 +133,9 @@ class AgedQueue:
         return oldest.entered_ns + self._bound_ns
 
     def _enter(self, request: LiveRequest) -> None:
-        self._number += 1
+        self._numbers.other += 1
         entered = self._now_ns if request.preemptions else request.spec.arrival_ns
-        age = _Age(entered, self._number, request)
+        age = _Age(entered, self._numbers.other, request)
         self._entered[request.id] = age
         heapq.heappush(self._ages, age)
 
@@ -132,23 +153,24 @@ class HeldQueue:
     Nobody is lost: all who are held are let in at their times, in order of time and submission. O(log n).
     """
 
-    __slots__ = ("_bench", "_held", "_inner", "_number")
+    __slots__ = ("_bench", "_held", "_number", "_timed", "inner")
 
     def __init__(self, inner: Queue) -> None:
-        self._inner = inner
+        self.inner = inner
+        self._timed = inner if isinstance(inner, Timed) else None
         self._bench: list[tuple[Ns, int, LiveRequest, tuple[int, ...]]] = []
         self._held: dict[int, int] = {}
         self._number = 0
 
     def __len__(self) -> int:
-        return len(self._inner) + len(self._held)
+        return len(self.inner) + len(self._held)
 
     def __contains__(self, request: LiveRequest) -> bool:
-        return request.id in self._held or request in self._inner
+        return request.id in self._held or request in self.inner
 
     def __iter__(self) -> Iterator[LiveRequest]:
         """Candidates in queue order, then those held back by time."""
-        yield from self._inner
+        yield from self.inner
         yield from (entry[2] for entry in sorted(self._bench, key=lambda e: e[:2]) if self._valid(entry))
 
     def hold(self, request: LiveRequest, key: tuple[int, ...], until_ns: Ns) -> None:
@@ -163,58 +185,50 @@ class HeldQueue:
             entry = heapq.heappop(self._bench)
             if self._valid(entry):
                 del self._held[entry[2].id]
-                self._inner.push(entry[2], entry[3])
-        if isinstance(self._inner, AgedQueue):
-            self._inner.begin(now_ns)
+                self.inner.push(entry[2], entry[3])
+        if self._timed is not None:
+            self._timed.begin(now_ns)
 
     def wake_ns(self) -> Ns | None:
         """When the next one is let in, or the head changes by time."""
         times = [entry[0] for entry in self._bench[:1]]
-        inner = self._inner.wake_ns() if isinstance(self._inner, AgedQueue) else None
+        inner = None if self._timed is None else self._timed.wake_ns()
         return min(times if inner is None else [*times, inner], default=None)
 
     def arrange(self, order: Iterable[int]) -> None:
         """Put the candidates among those who wait, given by id, into this order."""
-        assert isinstance(self._inner, ArrivalQueue | AgedQueue)  # what `queue_for` gives policies that arrange
-        self._inner.arrange([request for request in order if request not in self._held])
+        assert isinstance(self.inner, ArrivalQueue | AgedQueue)  # what `queue_for` gives policies that arrange
+        self.inner.arrange([request for request in order if request not in self._held])
 
     def push(self, request: LiveRequest, key: tuple[int, ...]) -> None:
-        self._inner.push(request, key)
+        self.inner.push(request, key)
 
     def push_front(self, request: LiveRequest) -> None:
-        self._inner.push_front(request)
+        self.inner.push_front(request)
 
     def push_back(self, request: LiveRequest, key: tuple[int, ...]) -> None:
-        self._inner.push_back(request, key)
+        self.inner.push_back(request, key)
 
     def tenants(self) -> frozenset[str]:
         """Tenants that have candidates waiting."""
-        return self._inner.tenants()
+        return self.inner.tenants()
 
     def head(self) -> LiveRequest | None:
         """The next candidate, not removed."""
-        return self._inner.head()
+        return self.inner.head()
 
     def remove(self, request: LiveRequest) -> None:
         """Take ``request`` out; `KeyError` if it does not wait."""
         if self._held.pop(request.id, None) is None:
-            self._inner.remove(request)
+            self.inner.remove(request)
 
     def take(self) -> Any:
         """Remove and return the head's entry, which `restore` can put back to its place."""
-        return self._inner.take()
+        return self.inner.take()
 
     def restore(self, entry: Any) -> None:
         """Put back an entry that `take` returned."""
-        self._inner.restore(entry)
+        self.inner.restore(entry)
 
     def _valid(self, entry: tuple[Ns, int, LiveRequest, tuple[int, ...]]) -> bool:
         return self._held.get(entry[2].id) == entry[1]
-
-
-def queue_of(policy: PolicySet) -> Queue:
-    """The cheapest queue that keeps the order of ``policy`` and its bound on waiting."""
-    queue = queue_for(policy)
-    if policy.starvation_ns is not None:
-        queue = AgedQueue(queue, policy.starvation_ns)
-    return queue if policy.gate is None else HeldQueue(queue)

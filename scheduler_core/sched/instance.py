@@ -6,12 +6,13 @@ from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.admission import worst_waiting
-from scheduler_core.sched.aging import AgedQueue, HeldQueue, queue_of
+from scheduler_core.sched.aging import HeldQueue, Timed
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.commit import commit, end, release_batch
 from scheduler_core.sched.decisions import Place
 from scheduler_core.sched.gate import Gate, GateAnswer, gated_record
 from scheduler_core.sched.laws import check_conservation, check_liveness, check_residence
+from scheduler_core.sched.lines import queue_of
 from scheduler_core.sched.memory import BlockMemory, blocks_for
 from scheduler_core.sched.moving import (
     Leaving,
@@ -68,7 +69,7 @@ class Instance:
             memory,
             Cohort(limits.block_size),
             waiting=waiting,
-            aged=waiting if isinstance(waiting, AgedQueue | HeldQueue) else None,
+            aged=waiting if isinstance(waiting, Timed) else None,
             plan_on_promises=plan_on_promises,
         )
 
@@ -103,8 +104,8 @@ class Instance:
         state.requests[spec.id] = request
         self._tell_account(request)
         key = self.policy.order.key(request)
-        if until_ns > now_ns and isinstance(state.aged, HeldQueue):
-            state.aged.hold(request, key, until_ns)
+        if until_ns > now_ns and isinstance(state.waiting, HeldQueue):
+            state.waiting.hold(request, key, until_ns)
         else:
             state.waiting.push(request, key)
         return None
@@ -433,7 +434,7 @@ class Instance:
     def _queue_anew(self, policy: PolicySet) -> None:
         state = self._state
         waiting, state.waiting = list(state.waiting), queue_of(policy)
-        state.aged = state.waiting if isinstance(state.waiting, AgedQueue) else None
+        state.aged = state.waiting if isinstance(state.waiting, Timed) else None
         fronts = [request for request in waiting if request.preemptions and policy.requeue is Place.FRONT]
         for request in waiting:
             if request not in fronts:

@@ -5,6 +5,7 @@ from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.admission import arrange, first_length, start
 from scheduler_core.sched.decisions import Deferral, Publish, Serve
+from scheduler_core.sched.lines import lines_of
 from scheduler_core.sched.memory import shortage
 from scheduler_core.sched.policy import PolicySet, Watch
 from scheduler_core.sched.quotas import QuotaBook
@@ -30,6 +31,7 @@ _BATCH_FULL = Defer.BATCH_FULL
 _NO_BLOCKS = Defer.NO_BLOCKS
 _NO_BUDGET = Defer.NO_BUDGET
 _PREEMPTED_THIS_STEP = Defer.PREEMPTED_THIS_STEP
+_TENANT_AT_QUOTA = Defer.TENANT_QUOTA
 
 
 class StepBuilder:
@@ -50,6 +52,7 @@ class StepBuilder:
         self._keeps = policy.preemption is not None and policy.preemption.keeps
         self._evicts_ahead = policy.cache.clean_low > 0
         self._book = None if policy.quotas is None else QuotaBook(state, policy.quotas)
+        self._lines = lines_of(state.waiting)
         self.grants: dict[int, Grant] = {}
         self.decoders = 0  # members of the cohort served in this step
         self.preempted = False
@@ -328,7 +331,12 @@ class StepBuilder:
                 self.deferral = (head, deferral)
             if not deferral.skip:
                 break
-            skipped.append(waiting.take())
+            if deferral.reason is _TENANT_AT_QUOTA and self._lines is not None:
+                self._lines.pass_over(head.spec.tenant)
+            else:
+                skipped.append(waiting.take())
+        if self._lines is not None:
+            self._lines.recall()
         for entry in reversed(skipped):
             waiting.restore(entry)
 

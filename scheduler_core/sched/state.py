@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduler_core.request.live import APART, LiveRequest
-from scheduler_core.sched.aging import AgedQueue, HeldQueue
+from scheduler_core.sched.aging import Timed
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.memory import Memory
 from scheduler_core.sched.plan import FusedStep, Planned
@@ -39,7 +39,7 @@ class InstanceState:
     plan_on_promises: bool = False
     keeps_records: bool = True
     requests: dict[int, LiveRequest] = field(default_factory=dict)
-    aged: AgedQueue | HeldQueue | None = None
+    aged: Timed | None = None
     waiting: Queue = field(default_factory=WaitingQueue)
     running: dict[int, LiveRequest] = field(default_factory=dict)
     apart: dict[int, LiveRequest] = field(default_factory=dict)

@@ -2,15 +2,22 @@
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from scheduler_core.request.live import LiveRequest
-from scheduler_core.sched.decisions import Place
-from scheduler_core.sched.policy import PolicySet
 from scheduler_core.types.errors import CallerError
 
 Entry = tuple[int, tuple[int, ...], int, int, LiveRequest]
+
+
+class Numbers:
+    """Counts of insertions at the front and elsewhere; queues that share them have comparable places."""
+
+    __slots__ = ("front", "other")
+
+    def __init__(self) -> None:
+        self.front = self.other = 0
 
 
 class Queue(Protocol):
@@ -43,15 +50,6 @@ class Queue(Protocol):
 
     def restore(self, entry: Any) -> None:
         """Put back an entry that `take` returned; those taken last first."""
-
-
-def queue_for(policy: PolicySet) -> Queue:
-    """The cheapest queue that keeps the order of ``policy``."""
-    if policy.account is not None:
-        return FairQueue(policy.account.rank)
-    if policy.arrange is not None or (policy.order.first_come and policy.requeue is Place.FRONT):
-        return ArrivalQueue()
-    return WaitingQueue()
 
 
 class ArrivalQueue:
@@ -117,19 +115,19 @@ class ArrivalQueue:
 
 
 class WaitingQueue:
-    """A heap of (rank, key, place, number of the entry, request).
+    """A heap with lazy removal. Requests order by (key, arrival sequence); those put in front come before all others.
 
-    ``rank`` 0 is for requests put at the front, of which the latest comes first; 1 for all others. Removed entries
-    stay in the heap until they surface.
+    With ``by_entry`` those of equal keys order by when they entered, not by when they arrived. Removed entries stay in
+    the heap until they surface.
     """
 
-    __slots__ = ("_entries", "_fronts", "_heap", "_number")
+    __slots__ = ("_by_entry", "_entries", "_heap", "_numbers")
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Numbers | None = None, *, by_entry: bool = False) -> None:
         self._heap: list[Entry] = []
-        self._entries: dict[int, int] = {}  # request id -> number of its valid entry
-        self._fronts = 0
-        self._number = 0
+        self._entries: dict[int, Entry] = {}  # the valid entry of each request
+        self._numbers = numbers or Numbers()
+        self._by_entry = by_entry
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -142,23 +140,26 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[LiveRequest]:
         """In queue order. O(n log n)."""
-        return (entry[4] for entry in sorted(self._heap, key=lambda e: e[:4]) if self._valid(entry))
+        return (entry[4] for entry in sorted(self._entries.values(), key=lambda entry: entry[:4]))
 
     def push(self, request: LiveRequest, key: tuple[int, ...]) -> None:
-        """Insert by ``key``, then by arrival sequence."""
-        self._insert(1, key, request.seq, request)
+        """Insert by ``key``, then by arrival sequence (or behind all with an equal key)."""
+        if self._by_entry:
+            self.push_back(request, key)
+        else:
+            self._insert(1, key, request.seq, request)
 
     def push_front(self, request: LiveRequest) -> None:
         """Insert before everyone."""
-        self._fronts -= 1
-        self._insert(0, (), self._fronts, request)
+        self._numbers.front -= 1
+        self._insert(0, (), self._numbers.front, request)
 
     def push_back(self, request: LiveRequest, key: tuple[int, ...]) -> None:
         """Insert behind all that wait with an equal key."""
-        self._insert(1, key, (1 << 62) + self._number, request)
+        self._insert(1, key, (1 << 62) + self._numbers.other, request)
 
     def tenants(self) -> frozenset[str]:
-        """Tenants that have requests waiting. O(n); only policies with an account ask, and those use `FairQueue`."""
+        """Tenants that have requests waiting. O(n)."""
         return frozenset(request.spec.tenant for request in self)
 
     def head(self) -> LiveRequest | None:
@@ -169,6 +170,10 @@ class WaitingQueue:
                 return heap[0][4]
             heapq.heappop(heap)
         return None
+
+    def place(self, request: LiveRequest) -> tuple[Any, ...]:
+        """Where ``request`` stands: smaller is earlier; `KeyError` if it does not wait."""
+        return self._entries[request.id][:4]
 
     def remove(self, request: LiveRequest) -> None:
         """Take ``request`` out; `KeyError` if it does not wait."""
@@ -183,85 +188,12 @@ class WaitingQueue:
 
     def restore(self, entry: Entry) -> None:
         """Put back an entry that `take` returned."""
-        self._entries[entry[4].id] = entry[3]
+        self._entries[entry[4].id] = entry
         heapq.heappush(self._heap, entry)
 
     def _insert(self, rank: int, key: tuple[int, ...], place: int, request: LiveRequest) -> None:
-        self._number += 1
-        self._entries[request.id] = self._number
-        heapq.heappush(self._heap, (rank, key, place, self._number, request))
+        self._numbers.other += 1
+        self.restore((rank, key, place, self._numbers.other, request))
 
     def _valid(self, entry: Entry) -> bool:
-        return self._entries.get(entry[4].id) == entry[3]
-
-
-class FairQueue:
-    """One queue per tenant; the head is the head of the tenant that ranks first now (VT-03).
-
-    Ranks may change while requests wait. All operations are O(log n) plus O(tenants) for the head.
-    """
-
-    __slots__ = ("_queues", "_rank")
-
-    def __init__(self, rank: Callable[[str], tuple[int, ...]]) -> None:
-        self._rank = rank
-        self._queues: dict[str, WaitingQueue] = {}
-
-    def __len__(self) -> int:
-        return sum(len(queue) for queue in self._queues.values())
-
-    def __contains__(self, request: LiveRequest) -> bool:
-        return request in self._queues.get(request.spec.tenant, ())
-
-    def __bool__(self) -> bool:
-        return bool(self._queues)
-
-    def __iter__(self) -> Iterator[LiveRequest]:
-        for tenant in sorted(self._queues, key=self._place):
-            yield from self._queues[tenant]
-
-    def push(self, request: LiveRequest, key: tuple[int, ...]) -> None:
-        self._queue(request).push(request, key)
-
-    def push_front(self, request: LiveRequest) -> None:
-        self._queue(request).push_front(request)
-
-    def push_back(self, request: LiveRequest, key: tuple[int, ...]) -> None:
-        self._queue(request).push_back(request, key)
-
-    def tenants(self) -> frozenset[str]:
-        """Tenants that have requests waiting."""
-        return frozenset(self._queues)
-
-    def head(self) -> LiveRequest | None:
-        """The oldest request of the tenant that ranks first, not removed."""
-        if not self._queues:
-            return None
-        return self._queues[min(self._queues, key=self._place)].head()
-
-    def remove(self, request: LiveRequest) -> None:
-        """Take ``request`` out; `KeyError` if it does not wait."""
-        queue = self._queues[request.spec.tenant]
-        queue.remove(request)
-        if not queue:
-            del self._queues[request.spec.tenant]
-
-    def take(self) -> Entry:
-        """Remove and return the head's entry, which `restore` can put back to its place."""
-        tenant = min(self._queues, key=self._place)
-        entry = self._queues[tenant].take()
-        if not self._queues[tenant]:
-            del self._queues[tenant]
-        return entry
-
-    def restore(self, entry: Entry) -> None:
-        """Put back an entry that `take` returned."""
-        self._queue(entry[4]).restore(entry)
-
-    def _queue(self, request: LiveRequest) -> WaitingQueue:
-        return self._queues.setdefault(request.spec.tenant, WaitingQueue())
-
-    def _place(self, tenant: str) -> tuple[int, ...]:
-        head = self._queues[tenant].head()
-        assert head is not None  # empty queues are dropped
-        return (*self._rank(tenant), head.seq)
+        return self._entries.get(entry[4].id) is entry
