@@ -1,10 +1,10 @@
 """One script of under five minutes that proves, or disproves, the CUDA path: ``python -m bench.gpu.check --out FILE``.
 
-It checks greedy tokens against the CPU in fp32, with swapped blocks and steps in flight too, and the Triton kernel
-against gathered pages, measures decode and
-prefill speed and the rate of KV copies to the host, calibrates, and plays one experiment on the device and on the model
-fitted to it. Every part is reported by itself, so one that fails hides no other. ``--device cpu`` rehearses the script
-where there is no device; its output then says so and proves nothing.
+It checks greedy tokens against the CPU in fp32, with swapped blocks and steps in flight too, and every attention
+backend against gathered pages, with decode steps captured and not. It measures decode and prefill speed and the rate of
+KV copies to the host, calibrates, and plays one experiment on the device and on the model fitted to it. Every part is
+reported by itself, so one that fails hides no other. ``--device cpu`` rehearses the script where there is no device;
+its output then says so and proves nothing.
 """
 
 import argparse
@@ -23,10 +23,12 @@ from bench.gpu.moves import moves
 from gpu_runner.calibrate.grid import Point
 from gpu_runner.calibrate.measure import Bench
 from gpu_runner.calibrate.profile import calibrate
+from gpu_runner.engine.attention.choosing import FASTEST_FIRST
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.settings import EngineSettings
 from scheduler_core.spec.target import Profile, TargetSpec, TorchTarget
 from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.errors import InputError
 from scheduler_core.types.plan import Grant, Phase, StepPlan
 from scheduler_core.types.time import NS_PER_S
 
@@ -43,15 +45,39 @@ class Checks:
         self.profile: Profile | None = None
 
     def parity(self) -> dict[str, Any]:
-        """Greedy fp32 tokens of both devices and both attention backends, up to the first reported tie."""
+        """Greedy fp32 tokens of both devices, by each backend that fp32 has and with decodes captured or not."""
         torch.backends.cuda.matmul.allow_tf32 = False
         expected = _serve(_loaded("demo-s", "cpu", "float32"))
         figures: dict[str, Any] = {}
-        for attention in ("auto", "gather"):
-            actual = _serve(_loaded("demo-s", self.device, "float32", attention=attention))
-            equal = sum(_agree(one, two) for one, two in zip(expected, actual, strict=True))
-            figures[f"{attention}_equal_requests"] = equal
-            figures[f"{attention}_same"] = equal == len(expected)
+        for name, attention, graphs in (
+            ("auto", "auto", True),
+            ("launched", "auto", False),
+            ("gather", "gather", False),
+        ):
+            executor = _loaded("demo-s", self.device, "float32", attention=attention, decode_graphs=graphs)
+            actual = _serve(executor)
+            equal = _equal(expected, actual)
+            figures[f"{name}_attention"] = executor.attention
+            figures[f"{name}_equal_requests"] = equal
+            figures[f"{name}_same"] = equal == len(expected)
+        return figures
+
+    def backends(self) -> dict[str, Any]:
+        """Each backend's bf16 tokens beside gathered pages, up to the first reported tie, and its decode rate."""
+        figures: dict[str, Any] = {}
+        expected = _serve(_loaded("shape-l", self.device, "bfloat16", attention="gather"))
+        for attention in FASTEST_FIRST[self.device]:
+            for graphs in (False, True):
+                name = f"{attention}_captured" if graphs else attention
+                try:
+                    executor = _loaded(
+                        "shape-l", self.device, "bfloat16", kv_blocks=2560, attention=attention, decode_graphs=graphs
+                    )
+                except InputError as reason:  # not installed here, which is no failure
+                    figures[name] = str(reason)
+                    continue
+                figures[f"{name}_equal_requests"] = _equal(expected, _serve(executor))
+                figures[f"{name}_tokens_per_s"] = _decode_rate(executor)
         return figures
 
     def speed(self) -> dict[str, Any]:
@@ -59,10 +85,8 @@ class Checks:
         figures: dict[str, Any] = {}
         for model in ("demo-s", "shape-m", "shape-l"):
             executor = _loaded(model, self.device, "bfloat16", kv_blocks=2560)
-            bench = Bench(executor)
-            decode = bench.measure(Point(batch=64, context=360, steps=16), number=0, round_=0)
-            prefill = [bench.measure(Point(chunk=2048), number=1, round_=0)[0] for _ in range(3)]
-            figures[f"decode_tokens_per_s_{model}"] = round(64 * NS_PER_S / _median([m.duration_ns for m in decode]))
+            prefill = [Bench(executor).measure(Point(chunk=2048), number=1, round_=0)[0] for _ in range(3)]
+            figures[f"decode_tokens_per_s_{model}"] = _decode_rate(executor)
             figures[f"prefill_tokens_per_s_{model}"] = round(
                 2048 * NS_PER_S / _median([m.duration_ns for m in prefill])
             )
@@ -102,8 +126,8 @@ class Checks:
         return errors.figures()
 
 
-def _loaded(model: str, device: str, dtype: str, *, kv_blocks: int = 512, attention: str = "auto") -> TorchExecutor:
-    executor = TorchExecutor(EngineSettings(model, device, dtype, kv_blocks=kv_blocks, attention=attention))
+def _loaded(model: str, device: str, dtype: str, **settings: Any) -> TorchExecutor:
+    executor = TorchExecutor(EngineSettings(model, device, dtype, **settings))
     executor.load()
     executor.start()
     return executor
@@ -131,6 +155,16 @@ def _serve(executor: TorchExecutor) -> list[tuple[list[int], int]]:
             tokens.append(yielded.token)
         grants = [Grant(g.request, 0, g.start + g.length, 1, (), True, Phase.DECODE) for g in grants]
     return answers
+
+
+def _decode_rate(executor: TorchExecutor) -> int:
+    """Tokens per second of steps that decode 64 rows of context 360."""
+    steps = Bench(executor).measure(Point(batch=64, context=360, steps=16), number=0, round_=0)
+    return round(64 * NS_PER_S / _median([step.duration_ns for step in steps]))
+
+
+def _equal(expected: list[tuple[list[int], int]], actual: list[tuple[list[int], int]]) -> int:
+    return sum(_agree(one, two) for one, two in zip(expected, actual, strict=True))
 
 
 def _agree(one: tuple[list[int], int], two: tuple[list[int], int]) -> bool:
@@ -164,7 +198,8 @@ def main() -> int:
     options = parser.parse_args()
     checks = Checks(options.device, options.model, options.seconds)
     parts: list[Callable[[], dict[str, Any]]] = [
-        checks.parity, checks.moves, checks.speed, checks.copies, checks.calibration, checks.experiment,
+        checks.parity, checks.backends, checks.moves, checks.speed, checks.copies, checks.calibration,
+        checks.experiment,
     ]  # fmt: skip
     name = torch.cuda.get_device_name() if options.device == "cuda" and torch.cuda.is_available() else "none"
     answer: dict[str, Any] = {"device": name, "torch": torch.__version__, "machine": harness.machine()}

@@ -1,10 +1,11 @@
-"""Runs flat batches on a CUDA device: pinned staging, a copy stream, and times from device events.
+"""Runs flat batches on a CUDA device: pinned staging, a copy stream, captured decodes, and times from device events.
 
 Not yet proven on a device: no output of the GPU script is in the repository.
 """
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gpu_runner.engine.attention.base import Attention, DeviceBatch
+from gpu_runner.engine.attention.base import Attention, CapturableAttention, DeviceBatch
 from gpu_runner.engine.cuda_hostpool import CudaHostPool
+from gpu_runner.engine.decode_graphs import BUCKETS, DecodeGraphs
 from gpu_runner.engine.instance import InFlight, Yield
 from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.model.decoder import Decoder
@@ -23,6 +25,8 @@ from scheduler_core.types.intervals import COMPUTE, DEVICE, HOST, IntervalClass,
 from scheduler_core.types.time import NS_PER_MS, Ns
 
 Array: TypeAlias = npt.NDArray[Any]
+
+_LOG = logging.getLogger(__name__)
 
 LINK = "link"
 _FIELDS = ("token_ids", "positions", "slots", "starts", "contexts", "tables", "sampled")
@@ -101,6 +105,25 @@ class _Running:
         return Yield(tokens, margins, (prepare, transfer, compute, output))
 
 
+class GraphRecorder:
+    """Captures work on one stream; all of its graphs share the memory of their temporaries."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+        self._pool: Any = None
+
+    def __call__(self, work: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        with torch.inference_mode():
+            with torch.cuda.stream(self._stream):
+                work()  # kernels are compiled and library handles made on first use, which no capture may see
+            self._stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                filled = work()
+        self._pool = graph.pool()
+        return graph.replay, filled
+
+
 class CudaStepper:
     """Launches without waiting; batches run in order on one compute stream, their inputs come by a copy stream.
 
@@ -118,8 +141,26 @@ class CudaStepper:
         self._users: list[torch.cuda.Event | None] = [None, None]
         self._turn = 0
         self._newest = torch.zeros(0, dtype=torch.int64, device=device)
+        self._graphs: list[DecodeGraphs] = []
         self._anchor = self._new_anchor()
         self._last: _Running | None = None
+
+    def capture_decodes(self, block_size: int) -> int:
+        """Capture decode steps where model and attention allow it; returns how many batch sizes have a graph.
+
+        Each staging has graphs of its own: what the host prepares for a replay is read while the next is prepared.
+        """
+        if not (self._decoder.capturable and isinstance(self._attention, CapturableAttention)):
+            return 0
+        record = GraphRecorder(self._compute)
+        try:
+            self._graphs = [DecodeGraphs(self._decoder, self._attention, record, block_size) for _ in self._stagings]
+        except RuntimeError as reason:
+            if isinstance(reason, torch.OutOfMemoryError):
+                raise
+            _LOG.warning("decode steps are launched kernel by kernel: capturing failed: %s", reason)
+            return 0
+        return len(BUCKETS)
 
     def launch(self, flat: FlatBatch, began: Ns) -> InFlight:
         if self._last is None or self._last.ready():
@@ -140,7 +181,7 @@ class CudaStepper:
             with torch.cuda.stream(self._compute):
                 copied[1].wait()
                 computed[0].record()
-                tokens, margins = self._forward(flat, placed)
+                tokens, margins = self._forward(flat, placed, turn)
                 computed[1].record()
                 tokens, margins = tokens.to("cpu", non_blocking=True), margins.to("cpu", non_blocking=True)
                 read.record()
@@ -153,12 +194,16 @@ class CudaStepper:
         """Host blocks whose copies keep their order with this stepper's batches."""
         return CudaHostPool(pages, blocks, self._compute, lambda event: self._anchor.host_time(event))
 
-    def _forward(self, flat: FlatBatch, placed: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(
+        self, flat: FlatBatch, placed: dict[str, torch.Tensor], turn: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         sampled_rows, late, late_rows = (placed.pop(name) for name in _FEEDBACK)
         if flat.late.size:  # tokens of the step before, which the host has not read yet
             placed["token_ids"].index_copy_(0, late, self._newest.index_select(0, late_rows))
-        cos, sin = self._decoder.angles(placed.pop("positions"))
-        logits = self._decoder.forward(DeviceBatch(flat=flat, **placed, cos=cos, sin=sin), self._attention)
+        logits = self._graphs[turn].logits(flat, placed) if self._graphs else None
+        if logits is None:
+            cos, sin = self._decoder.angles(placed.pop("positions"))
+            logits = self._decoder.forward(DeviceBatch(flat=flat, **placed, cos=cos, sin=sin), self._attention)
         if not flat.sampled.size:
             return logits.new_empty(0, dtype=torch.int64), logits.new_empty(0)
         picked = pick(logits, flat, self._sampling)

@@ -16,7 +16,7 @@ from gpu_runner.engine.errors import EngineError
 from gpu_runner.engine.fingerprint import default_threads, fingerprint
 from gpu_runner.engine.hostmemory import keep_freed_memory, settle
 from gpu_runner.engine.hostpool import Copied, Copying, CpuHostPool, HostPool, check_copies
-from gpu_runner.engine.instance import CpuStepper, InFlight, Stepper, Yield, build_attention
+from gpu_runner.engine.instance import CpuStepper, InFlight, Stepper, Yield, build_pool
 from gpu_runner.engine.layout import FlatBatch, flatten
 from gpu_runner.engine.model.decoder import Decoder
 from gpu_runner.engine.model.weights import open_weights
@@ -71,6 +71,7 @@ class TorchExecutor:
         self._zero: Ns | None = None
         self.arithmetic = settings.dtype
         self.attention = ""
+        self._graphs = 0
         check_memory(settings, self.info, self._device)
 
     def load(self) -> LoadReport:
@@ -84,7 +85,7 @@ class TorchExecutor:
             config = resolve(self.settings.model)
             weights = open_weights(self.settings.model, config, self.settings.weight_seed)
             decoder = Decoder(config, weights, arithmetic, self._device, self._threads)
-            attention = build_attention(self.settings, decoder, self._device, self._threads)
+            attention = build_pool(self.settings, decoder, self._threads)
             self.attention = attention.name
             self._build(decoder, attention)
             self._warm()
@@ -94,7 +95,7 @@ class TorchExecutor:
             raise EngineError(f"memory ran out while loading {self.settings.model}: {_first_line(error)}") from error
         marks = fingerprint(self._device, self._threads)
         marks |= {"dtype": self.settings.dtype, "arithmetic": self.arithmetic}
-        marks |= {"attention": self.attention, "model": self.settings.model}
+        marks |= {"attention": self.attention, "decode_graphs": self._graphs, "model": self.settings.model}
         return LoadReport(time.perf_counter_ns() - began, decoder.weight_bytes + attention.pool_bytes, marks)
 
     def start(self) -> None:
@@ -161,6 +162,7 @@ class TorchExecutor:
 
             stepper = CudaStepper(decoder, attention, sampling, self._device)
             self._host_pool = stepper.host_pool(attention.pages, blocks) if blocks else None
+            self._graphs = stepper.capture_decodes(self.settings.block_size) if self.settings.decode_graphs else 0
             self._stepper = stepper
             return
         self._stepper = CpuStepper(decoder, attention, sampling)

@@ -1,6 +1,5 @@
 """One loaded model with its KV pool: runs a flat batch on the device and says where the time went."""
 
-import logging
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,18 +8,13 @@ import numpy as np
 import torch
 
 from gpu_runner.engine.attention.base import Attention, DeviceBatch, PoolShape
-from gpu_runner.engine.attention.gather import GatherAttention
-from gpu_runner.engine.attention.native import NativeAttention
+from gpu_runner.engine.attention.choosing import Pool, build_attention
 from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.model.decoder import Decoder
-from gpu_runner.engine.native.compiled import UnavailableError
 from gpu_runner.engine.sampling import pick
 from gpu_runner.engine.settings import EngineSettings, Sampling
-from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.intervals import COMPUTE, DEVICE, HOST, IntervalClass, Lane
 from scheduler_core.types.time import Ns
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +116,8 @@ def device_batch(flat: FlatBatch, decoder: Decoder, device: torch.device) -> Dev
     )
 
 
-def build_attention(settings: EngineSettings, decoder: Decoder, device: torch.device, threads: int) -> Attention:
-    """The KV pool with the backend that ``settings.attention`` names, or the fastest that works here."""
+def build_pool(settings: EngineSettings, decoder: Decoder, threads: int) -> Attention:
+    """The KV pool of ``settings`` for ``decoder``, on its device; `InputError` when the backend asked for cannot."""
     config = decoder.config
     shape = PoolShape(
         layers=config.layers,
@@ -134,18 +128,4 @@ def build_attention(settings: EngineSettings, decoder: Decoder, device: torch.de
         head_dim=config.head_dim,
     )
     kv_dtype: torch.dtype = getattr(torch, settings.dtype)
-    if device.type == "cpu" and settings.attention != "gather":
-        try:
-            return NativeAttention(shape, decoder.dtype, kv_dtype, threads)
-        except UnavailableError as reason:
-            if settings.attention == "native":
-                raise InputError([Problem("target.attention", f"'native' cannot be used here: {reason}")]) from None
-            _LOG.info("attention falls back to gathered pages: %s", reason)
-    if device.type == "cuda" and settings.attention != "gather":
-        try:
-            from gpu_runner.engine.attention.triton_paged import TritonAttention
-        except ImportError as reason:
-            _LOG.info("attention falls back to gathered pages: %s", reason)
-        else:
-            return TritonAttention(shape, kv_dtype, device)
-    return GatherAttention(shape, kv_dtype, device)
+    return build_attention(Pool(shape, decoder.dtype, kv_dtype, decoder.device, threads), settings.attention)

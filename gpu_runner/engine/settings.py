@@ -7,7 +7,7 @@ from scheduler_core.types.time import Ns
 
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
-ATTENTION = ("auto", "native", "gather")
+ATTENTION = ("auto", "native", "flashinfer", "triton", "gather")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class EngineSettings:
     ``prefix_blocks`` (`ArrivalPlan.block_size`), which need not be the KV ``block_size``. ``host_blocks`` are KV blocks
     in host memory, for plans that swap. ``overlap`` says how many steps may be launched before the first is read, and
     whether one may be granted a token that the one before still computes. ``attention`` forces a backend; ``auto``
-    takes the fastest that works here.
+    takes the fastest that works here. ``decode_graphs`` captures decode steps on CUDA, by bucket of batch sizes.
     """
 
     model: str = "demo-s"
@@ -45,6 +45,7 @@ class EngineSettings:
     weight_seed: int = 0
     prefix_block_size: int = 16
     attention: str = "auto"
+    decode_graphs: bool = True
     sampling: Sampling = Sampling()
     overlap: Overlap = Overlap.NONE
 

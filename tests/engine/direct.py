@@ -3,7 +3,7 @@
 import torch
 
 from gpu_runner.engine.config import resolve
-from gpu_runner.engine.instance import build_attention, device_batch
+from gpu_runner.engine.instance import build_pool, device_batch
 from gpu_runner.engine.layout import flatten
 from gpu_runner.engine.model.decoder import Decoder
 from gpu_runner.engine.model.weights import open_weights
@@ -23,7 +23,7 @@ def last_logits(
     settings = settings_for(model, attention=attention)
     config = resolve(model)
     decoder = Decoder(config, open_weights(model, config, 0), dtype, _CPU)
-    pool = build_attention(settings, decoder, _CPU, 1)
+    pool = build_pool(settings, decoder, 1)
     rows = Rows(kv_blocks=settings.kv_blocks, block_size=settings.block_size)
     rows.open(planned, prompt_ids(planned, vocab_size=config.vocab_size, prefix_block_size=8))
     blocks = tuple(range(-(-planned.prompt_tokens // settings.block_size)))

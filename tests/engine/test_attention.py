@@ -11,7 +11,7 @@ from gpu_runner.engine.attention.base import DeviceBatch, PoolShape
 from gpu_runner.engine.attention.gather import GatherAttention, single_groups
 from gpu_runner.engine.attention.native import NativeAttention
 from gpu_runner.engine.config import SHAPES, Rope
-from gpu_runner.engine.instance import build_attention
+from gpu_runner.engine.instance import build_pool
 from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.model.decoder import Decoder
 from gpu_runner.engine.model.rope import rope_tables
@@ -164,9 +164,9 @@ def test_without_a_compiler_pages_are_gathered(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(shutil, "which", lambda name: None)
     library.cache_clear()
     try:
-        assert build_attention(settings_for("tiny"), decoder, CPU, 1).name == "gather"
+        assert build_pool(settings_for("tiny"), decoder, 1).name == "gather"
         with pytest.raises(InputError, match="no C compiler"):
-            build_attention(settings_for("tiny", attention="native"), decoder, CPU, 1)
+            build_pool(settings_for("tiny", attention="native"), decoder, 1)
     finally:
         library.cache_clear()
 

@@ -34,6 +34,12 @@ for heads, kv_heads, head_dim, block_size in [(4, 4, 32, 16), (6, 2, 16, 8), (4,
         wanted = batch.starts[1:].long() - 1 if last_only else slice(None)
         error = (one[wanted] - two[wanted]).abs().max().item()
         assert error < 5e-6, (heads, rows, error)
+    decodes = batch_of([(1, 5), (1, 33), (1, 44)], tables, block_size, head_dim)
+    qkv = torch.randn(3, heads + 2 * kv_heads, head_dim)
+    one, two = torch.zeros(3, heads, head_dim), torch.zeros(3, heads, head_dim)
+    mine.fixed(3, 6).attend(0, qkv.clone(), decodes, one)
+    reference.attend(0, qkv.clone(), decodes, two)
+    assert (one - two).abs().max().item() < 5e-6, "captured"
 print("agrees")
 """
 

@@ -1,11 +1,12 @@
 """The protocol between the model and whatever computes attention."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from gpu_runner.engine.layout import FlatBatch
+from gpu_runner.engine.rows import Ints32
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +39,8 @@ class DeviceBatch:
     sin: torch.Tensor
 
 
-class Attention(Protocol):
-    """Paged attention. Rows read and write only the pages of their own table."""
-
-    @property
-    def name(self) -> str:
-        """Name for the fingerprint."""
-
-    @property
-    def pool_bytes(self) -> int:
-        """Bytes of the KV pages."""
-
-    @property
-    def pages(self) -> list[torch.Tensor]:
-        """The KV pages, keys and values of each layer, as ``[blocks, ...]``: views of the pool itself."""
+class AttentionKernel(Protocol):
+    """Paged attention of one batch. Rows read and write only the pages of their own table."""
 
     def attend(
         self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor, *, last_only: bool = False
@@ -66,3 +55,38 @@ class Attention(Protocol):
             out: Receives the result, ``[T, heads, head_dim]``, contiguous.
             last_only: Only the last token of each row is wanted; the others of ``out`` may be left as they were.
         """
+
+
+class Attention(AttentionKernel, Protocol):
+    """A paged KV cache and the kernel that works on it."""
+
+    @property
+    def name(self) -> str:
+        """Name for the fingerprint."""
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the KV pages."""
+
+    @property
+    def pages(self) -> list[torch.Tensor]:
+        """The KV pages, keys and values of each layer, as ``[blocks, ...]``: views of the pool itself."""
+
+
+class FixedAttention(AttentionKernel, Protocol):
+    """Attention for decode batches of one size, whose device work may be captured once and replayed."""
+
+    def plan(self, contexts: Ints32, tables: Ints32) -> None:
+        """What the host has to prepare before a replay for rows of ``contexts`` ``[R]`` and ``tables`` ``[R, W]``."""
+
+
+@runtime_checkable
+class CapturableAttention(Attention, Protocol):
+    """Attention whose decode batches can be captured."""
+
+    @property
+    def spare_block(self) -> int:
+        """A block outside the pool, for rows that pad a batch."""
+
+    def fixed(self, rows: int, width: int) -> FixedAttention:
+        """A kernel on the same pages for batches of ``rows`` rows with tables of at most ``width`` blocks."""

@@ -6,38 +6,31 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from gpu_runner.engine.attention.base import DeviceBatch, PoolShape
-from gpu_runner.engine.model.rope import rotate_
+from gpu_runner.engine.attention.pages import PositionPages
 
 
 class GatherAttention:
-    """Pages are ``[blocks, block_size, kv_heads, head_dim]``, one tensor of keys and one of values per layer."""
+    """Attention over copies of the pages that each row needs."""
 
     name = "gather"
 
     def __init__(self, shape: PoolShape, dtype: torch.dtype, device: torch.device) -> None:
         self._shape = shape
-        page = (shape.blocks, shape.block_size, shape.kv_heads, shape.head_dim)
-        # Written to, not only asked for as zeros: else the memory would be found at the first steps.
-        self._keys = [torch.empty(page, dtype=dtype, device=device).zero_() for _ in range(shape.layers)]
-        self._values = [torch.empty(page, dtype=dtype, device=device).zero_() for _ in range(shape.layers)]
+        self._pages = PositionPages(shape, dtype, device)
         self._scale = 1 / math.sqrt(shape.head_dim)
 
     @property
     def pool_bytes(self) -> int:
-        return sum(page.nbytes for page in self.pages)
+        return self._pages.pool_bytes
 
     @property
     def pages(self) -> list[torch.Tensor]:
-        return [*self._keys, *self._values]
+        return self._pages.pages
 
     def attend(
         self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor, *, last_only: bool = False
     ) -> None:
-        heads, kv_heads = self._shape.heads, self._shape.kv_heads
-        rotate_(qkv[:, : heads + kv_heads], batch.cos, batch.sin)
-        query, key, value = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
-        for pages, new in ((self._keys[layer], key), (self._values[layer], value)):
-            pages.view(-1, kv_heads, self._shape.head_dim).index_copy_(0, batch.slots, new.to(pages.dtype))
+        query = self._pages.store(layer, qkv, batch)
         flat = batch.flat
         for first, last in single_groups(flat.contexts[: flat.singles].tolist(), self._shape.block_size):
             self._attend_singles(layer, query, batch, out, slice(first, last))
@@ -51,8 +44,8 @@ class GatherAttention:
         longest = int(batch.flat.contexts[rows].max())
         tables = batch.tables[rows, : -(-longest // self._shape.block_size)]
         mask = torch.arange(longest, device=query.device) < batch.contexts[rows, None]
-        key = self._pages(self._keys[layer], tables)[:, :, :longest]
-        value = self._pages(self._values[layer], tables)[:, :, :longest]
+        key = self._gathered(self._pages.keys[layer], tables)[:, :, :longest]
+        value = self._gathered(self._pages.values[layer], tables)[:, :, :longest]
         out[rows] = scaled_dot_product_attention(
             query[rows].unsqueeze(2).to(key.dtype),
             key,
@@ -67,8 +60,8 @@ class GatherAttention:
         start, end = int(batch.flat.starts[row]), int(batch.flat.starts[row + 1])
         context, length = int(batch.flat.contexts[row]), end - start
         tables = batch.tables[row : row + 1, : -(-context // self._shape.block_size)]
-        key = self._pages(self._keys[layer], tables)[:, :, :context]
-        value = self._pages(self._values[layer], tables)[:, :, :context]
+        key = self._gathered(self._pages.keys[layer], tables)[:, :, :context]
+        value = self._gathered(self._pages.values[layer], tables)[:, :, :context]
         places = torch.arange(context, device=query.device)
         mask = places <= places[context - length :, None] if length < context else None
         out[start:end] = scaled_dot_product_attention(
@@ -81,7 +74,7 @@ class GatherAttention:
             enable_gqa=True,
         )[0].transpose(0, 1)
 
-    def _pages(self, pages: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
+    def _gathered(self, pages: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
         """``[rows, kv_heads, widest x block_size, head_dim]`` of the pages in ``tables``."""
         rows, widest = tables.shape
         gathered = pages.index_select(0, tables.reshape(-1))

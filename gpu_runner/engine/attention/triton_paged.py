@@ -1,6 +1,6 @@
 """Paged attention in Triton, for CUDA devices; Triton's interpreter runs the same kernel on a CPU for checking.
 
-Pages have the layout of `gather.py`. One program serves a tile of query tokens of one row and one KV head, with all
+Pages have the layout of `pages.py`. One program serves a tile of query tokens of one row and one KV head, with all
 query heads of that KV head, and walks over the row's pages with an online softmax (Milakov and Gimelshein, 2018; Dao
 et al., "FlashAttention", 2022).
 """
@@ -14,8 +14,9 @@ import triton
 import triton.language as tl
 
 from gpu_runner.engine.attention.base import DeviceBatch, PoolShape
+from gpu_runner.engine.attention.pages import PositionPages
 from gpu_runner.engine.layout import FlatBatch
-from gpu_runner.engine.model.rope import rotate_
+from gpu_runner.engine.rows import Ints, Ints32
 
 _TILE_ROWS = 16
 """Rows of a tile, queries x heads, that a matrix instruction needs at least."""
@@ -87,34 +88,38 @@ class TritonAttention:
 
     def __init__(self, shape: PoolShape, dtype: torch.dtype, device: torch.device) -> None:
         self._shape = shape
-        page = (shape.blocks, shape.block_size, shape.kv_heads, shape.head_dim)
-        self._keys = [torch.zeros(page, dtype=dtype, device=device) for _ in range(shape.layers)]
-        self._values = [torch.zeros(page, dtype=dtype, device=device) for _ in range(shape.layers)]
+        self._pages = PositionPages(shape, dtype, device, spare=1)
         self._scale = 1 / math.sqrt(shape.head_dim)
         self._planned: tuple[FlatBatch, bool, _Tiles] | None = None
 
     @property
     def pool_bytes(self) -> int:
-        return sum(page.nbytes for page in self.pages)
+        return self._pages.pool_bytes
 
     @property
     def pages(self) -> list[torch.Tensor]:
-        return [*self._keys, *self._values]
+        return self._pages.pages
+
+    @property
+    def spare_block(self) -> int:
+        return self._shape.blocks
+
+    def fixed(self, rows: int, width: int) -> "FixedTriton":
+        return FixedTriton(self, rows)
 
     def attend(
         self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor, *, last_only: bool = False
     ) -> None:
-        shape = self._shape
-        rotate_(qkv[:, : shape.heads + shape.kv_heads], batch.cos, batch.sin)
-        query, key, value = torch.split(qkv, [shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
-        for pages, new in ((self._keys[layer], key), (self._values[layer], value)):
-            pages.view(-1, shape.kv_heads, shape.head_dim).index_copy_(0, batch.slots, new.to(pages.dtype))
-        tiles = self._tiles(batch, last_only=last_only)
+        self.run(self._tiles(batch.flat, last_only=last_only), layer, qkv, batch, out)
+
+    def run(self, tiles: _Tiles, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor) -> None:
+        """Write the KV of ``qkv``, then attend from the tokens of ``tiles``."""
+        query, shape = self._pages.store(layer, qkv, batch), self._shape
         group = shape.heads // shape.kv_heads
         _attend[(tiles.rows.shape[0], shape.kv_heads)](
             query.contiguous(),
-            self._keys[layer],
-            self._values[layer],
+            self._pages.keys[layer],
+            self._pages.values[layer],
             out,
             tiles.rows,
             tiles.starts,
@@ -133,22 +138,46 @@ class TritonAttention:
             rows=max(_TILE_ROWS, triton.next_power_of_2(tiles.tokens * group)),
         )
 
-    def _tiles(self, batch: DeviceBatch, *, last_only: bool) -> _Tiles:
+    def tiles(self, lengths: Ints, *, last_only: bool) -> _Tiles:
+        """Tiles over rows of ``lengths`` tokens, or over the last token of each."""
+        tokens = 1 if last_only else self._tile_tokens(int(lengths.max()))
+        firsts = lengths - 1 if last_only else np.zeros_like(lengths)
+        counts = -(-(lengths - firsts) // tokens)
+        rows = np.repeat(np.arange(len(lengths), dtype=np.int32), counts)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        starts = (firsts[rows] + within * tokens).astype(np.int32)
+        device = self._pages.keys[0].device
+        return _Tiles(torch.from_numpy(rows).to(device), torch.from_numpy(starts).to(device), tokens)
+
+    def _tiles(self, flat: FlatBatch, *, last_only: bool) -> _Tiles:
         """The tiles of a batch, made once for all of its layers that want the same tokens."""
-        if self._planned is None or self._planned[0] is not batch.flat or self._planned[1] != last_only:
-            lengths = np.diff(batch.flat.starts)
-            tokens = 1 if last_only else self._tile_tokens(int(lengths.max()))
-            firsts = lengths - 1 if last_only else np.zeros_like(lengths)
-            counts = -(-(lengths - firsts) // tokens)
-            rows = np.repeat(np.arange(len(lengths), dtype=np.int32), counts)
-            within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            starts = (firsts[rows] + within * tokens).astype(np.int32)
-            device = batch.slots.device
-            tiles = _Tiles(torch.from_numpy(rows).to(device), torch.from_numpy(starts).to(device), tokens)
-            self._planned = (batch.flat, last_only, tiles)
+        if self._planned is None or self._planned[0] is not flat or self._planned[1] != last_only:
+            self._planned = (flat, last_only, self.tiles(np.diff(flat.starts), last_only=last_only))
         return self._planned[2]
 
     def _tile_tokens(self, longest: int) -> int:
         """Query tokens per tile: one when all rows decode, else enough to fill a few matrix instructions."""
         group = self._shape.heads // self._shape.kv_heads
         return 1 if longest == 1 else max(1, 4 * _TILE_ROWS // group)
+
+
+class FixedTriton:
+    """Decode batches of one size: their tiles are always the same, and everything else is read on the device."""
+
+    def __init__(self, attention: TritonAttention, rows: int) -> None:
+        self._attention = attention
+        self._tiles = attention.tiles(np.ones(rows, np.int64), last_only=False)
+
+    def plan(self, contexts: Ints32, tables: Ints32) -> None:
+        """Nothing: the kernel reads contexts and tables on the device."""
+
+    def attend(
+        self,
+        layer: int,
+        qkv: torch.Tensor,
+        batch: DeviceBatch,
+        out: torch.Tensor,
+        *,
+        last_only: bool = False,
+    ) -> None:
+        self._attention.run(self._tiles, layer, qkv, batch, out)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpu_runner.engine.attention.base import Attention, DeviceBatch
+from gpu_runner.engine.attention.base import AttentionKernel, DeviceBatch
 from gpu_runner.engine.config import ModelConfig
 from gpu_runner.engine.model.elementwise import Elementwise, build_elementwise
 from gpu_runner.engine.model.mlp import DenseMlp, ExpertMlp, Mlp
@@ -35,6 +35,7 @@ class Decoder:
         loader = _Loader(config, weights, dtype, device, self._elementwise)
         self.config = config
         self.dtype = dtype
+        self.device = device
         self._embedding = loader.tensor("model.embed_tokens.weight", (config.vocab_size, config.hidden))
         self._layers = [loader.layer(index) for index in range(config.layers)]
         self._norm = loader.tensor("model.norm.weight", (config.hidden,))
@@ -42,7 +43,7 @@ class Decoder:
         if not config.tied:
             head = loader.tensor("lm_head.weight", (config.vocab_size, config.hidden))
         self._head = build_linear(head)
-        self._workspace = Workspace(dtype, device)
+        self._workspace = self.workspace()
         self._cos, self._sin = (
             table.to(device) for table in rope_tables(config.rope, config.head_dim, config.model_length)
         )
@@ -57,36 +58,51 @@ class Decoder:
             total += layer.qkv.weight_bytes + layer.output.weight_bytes + layer.mlp.weight_bytes
         return total
 
+    @property
+    def capturable(self) -> bool:
+        """Whether a forward asks the device for nothing: a mixture of experts reads on the host who was chosen."""
+        return all(isinstance(layer.mlp, DenseMlp) for layer in self._layers)
+
+    def workspace(self) -> Workspace:
+        """Buffers for forwards that must not share those of others."""
+        return Workspace(self.dtype, self.device)
+
     def angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines of ``positions``, each ``[T, head_dim / 2]``."""
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
 
-    def forward(self, batch: DeviceBatch, attention: Attention) -> torch.Tensor:
-        """Logits of the sampled tokens, fp32 ``[sampled, vocab]``; writes the KV of every token."""
-        hidden = self._workspace.take("hidden", batch.token_ids.shape[0], self.config.hidden)
+    def forward(
+        self, batch: DeviceBatch, attention: AttentionKernel, workspace: Workspace | None = None
+    ) -> torch.Tensor:
+        """Logits of the sampled tokens, fp32 ``[sampled, vocab]``; writes the KV of every token.
+
+        Temporaries lie in ``workspace``, by default in the decoder's own.
+        """
+        workspace = workspace or self._workspace
+        hidden = workspace.take("hidden", batch.token_ids.shape[0], self.config.hidden)
         torch.index_select(self._embedding, 0, batch.token_ids, out=hidden)
         last = len(self._layers) - 1
         for index, layer in enumerate(self._layers):
-            mixed = self._attend(index, layer, hidden, batch, attention)
+            mixed = self._attend(index, hidden, batch, attention, workspace)
             if index == last:
                 # Only sampled tokens go on: nothing after the last layer's KV depends on the others.
                 mixed, hidden = mixed.index_select(0, batch.sampled), hidden.index_select(0, batch.sampled)
             layer.output.add_to(hidden, mixed)
-            layer.mlp.add_to(hidden, self._normed(hidden, layer.mlp_norm), self._workspace)
+            layer.mlp.add_to(hidden, self._normed(hidden, layer.mlp_norm), workspace)
         return self._head(self._normed(hidden, self._norm)).float()
 
     def _attend(
-        self, index: int, layer: _Layer, hidden: torch.Tensor, batch: DeviceBatch, attention: Attention
+        self, index: int, hidden: torch.Tensor, batch: DeviceBatch, attention: AttentionKernel, workspace: Workspace
     ) -> torch.Tensor:
-        config, tokens = self.config, hidden.shape[0]
+        config, layer, tokens = self.config, self._layers[index], hidden.shape[0]
         width = (config.heads + 2 * config.kv_heads) * config.head_dim
-        flat = layer.qkv(self._normed(hidden, layer.input_norm), self._workspace.take("qkv", tokens, width))
+        flat = layer.qkv(self._normed(hidden, layer.input_norm), workspace.take("qkv", tokens, width))
         qkv = flat.view(tokens, -1, config.head_dim)
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = qkv[:, : config.heads], qkv[:, config.heads : config.heads + config.kv_heads]
             query.copy_(self._normed(query, layer.query_norm))
             key.copy_(self._normed(key, layer.key_norm))
-        out = self._workspace.take("mixed", tokens, config.heads * config.head_dim)
+        out = workspace.take("mixed", tokens, config.heads * config.head_dim)
         last = index == config.layers - 1
         attention.attend(index, qkv, batch, out.view(tokens, config.heads, config.head_dim), last_only=last)
         return out
