@@ -62,7 +62,7 @@ def without_order(records: Iterable[Record]) -> list[Record]:
     return found
 
 
-@settings(max_examples=250)
+@settings(max_examples=120)
 @given(spec=SPECS, rows=REQUESTS, blocks=st.integers(6, 40), scale=st.sampled_from([0, 0.1, 1]))
 def test_spelled_out_it_is_the_evidence_of_a_plain_run(spec: Any, rows: Any, blocks: Any, scale: Any) -> None:
     requests, capacity = build(rows, scale), Capacity(blocks, 60)
@@ -71,7 +71,7 @@ def test_spelled_out_it_is_the_evidence_of_a_plain_run(spec: Any, rows: Any, blo
     assert [decode(encode(record)) for record in records] == records
 
 
-@settings(max_examples=250)
+@settings(max_examples=120)
 @given(
     spec=SPECS,
     rows=REQUESTS,
@@ -122,7 +122,7 @@ def kv_total(step: Step | Steps) -> tuple[int, ...]:
     return tuple(count[0] if isinstance(count, list) else count for count in counts)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     spec=SPECS,
     rows=REQUESTS,

@@ -56,6 +56,7 @@ def test_the_pool_is_found_where_it_mattered() -> None:
     assert fit_pool(other, TRUE, [100, 130, 160, 200, 400]) == 160
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.skipif(llmservingsim.folder() is None, reason="HEADWAY_TRACES names no folder with llmservingsim in it")
 def test_a_real_server_is_predicted() -> None:
     """The held-out half of a vLLM run with a full pool: means and medians within 1.5 %, tails of queue, TTFT and E2E

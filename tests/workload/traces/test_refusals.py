@@ -176,14 +176,14 @@ def outcome(content: bytes) -> TraceData | None:
         return None
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.one_of(st.binary(max_size=300), st.binary(max_size=100).map(lambda junk: GOOD + junk)))
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     data = outcome(content)
     assert data is None or (len(data) >= 1 and data.prompts[0] >= 1)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(ROWS)
 def test_any_json_rows_are_read_or_refused(rows: list[dict[str, Any]]) -> None:
     """Whatever is accepted is a plan's worth of whole, positive, ordered numbers."""
