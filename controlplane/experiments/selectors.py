@@ -6,6 +6,7 @@ from controlplane.access import Person, visible
 from controlplane.experiments.models import Experiment
 from controlplane.runs.lifecycle import TERMINAL_STATES, State
 from controlplane.runs.models import Run
+from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 
@@ -37,6 +38,15 @@ def runs_of(experiment: Experiment) -> QuerySet[Run]:
     """Runs of an experiment in the order they are taken, each with its arm."""
     runs = Run.objects.filter(arm_run__arm__experiment=experiment)
     return runs.select_related("arm_run__arm").order_by("place")
+
+
+def summaries_by_arm(experiment: Experiment) -> dict[str, list[RunSummary]]:
+    """Summaries of the runs that have one, under their arm and, where there are several loads, its load."""
+    arms: dict[str, list[RunSummary]] = {}
+    for run in sorted(runs_of(experiment), key=lambda run: (run.arm_run.arm.position, run.arm_run.load or 0.0)):
+        if run.summary:
+            arms.setdefault(run.arm_run.label(experiment.spec), []).append(parse(RunSummary, run.summary))
+    return arms
 
 
 def unsettled() -> QuerySet[Experiment]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import PullRequest
+from headway.cli.options import PullRequest, Write
 from headway.cli.output import say
 from headway.cli.verdicts import print_verdict, write_by_ending
 
@@ -19,10 +19,7 @@ def compare(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the experiment, such as repeats=10."),
     ] = None,
-    write: Annotated[
-        list[Path] | None,
-        typer.Option(help="Write the result to this file, too: .xml (JUnit), .html, .prom (Prometheus), .json or .md."),
-    ] = None,
+    write: Write = None,
     evidence: Annotated[Path | None, typer.Option(help="Keep records and tables in this folder.")] = None,
     pull_request: PullRequest = False,
 ) -> None:

@@ -7,6 +7,7 @@ import typer
 
 from headway.cli.local import play_here
 from headway.cli.options import ExperimentFile, Json, Junit
+from headway.cli.verdicts import Telling
 
 
 def fork(
@@ -38,7 +39,7 @@ def fork(
     for setting in settings:
         _set(changed, setting)
     data = spec.forked(name, changed, at_s=at_s)
-    play_here(data, file, evidence=evidence, as_data=as_data, junit=junit)
+    play_here(data, file, Telling(junit, as_data=as_data), evidence=evidence)
 
 
 def _set(policy: dict[str, Any], setting: str) -> None:

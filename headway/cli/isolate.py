@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from headway.cli.options import ExperimentFile, Json, Report
+from headway.cli.verdicts import Telling
 
 
 def isolate(
@@ -34,7 +35,7 @@ def isolate(
         data = {**data, "isolation": _form(of, others, metric)}
     elif "isolation" not in data:
         raise typer.BadParameter("say whose, or write a section isolation into the file", param_hint="--of")
-    play_here(data, file, evidence=evidence, report=report, as_data=as_data)
+    play_here(data, file, Telling(report=report, as_data=as_data), evidence=evidence)
 
 
 def _form(of: str, others: str, metric: str) -> dict[str, Any]:

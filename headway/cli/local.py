@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from headway.cli.options import ExperimentFile, Json, Junit, PullRequest, Report
+from headway.cli.options import ExperimentFile, Formulas, Json, Junit, PullRequest, Report
 from headway.cli.output import as_json, say
-from headway.cli.verdicts import print_verdict, write_reports
+from headway.cli.verdicts import Telling, tell
 
 REFUSED = 2
 
@@ -21,32 +21,23 @@ def play(
     junit: Junit = None,
     report: Report = None,
     pull_request: PullRequest = False,
+    formulas: Formulas = None,
 ) -> None:
     """Play an experiment here, with no server, and judge it. Exit status: that of the verdict."""
     from headway import specfile
 
-    play_here(
-        specfile.read(file), file, evidence=evidence, junit=junit, report=report, pull_request=pull_request,
-        as_data=as_data,
-    )  # fmt: skip
+    telling = Telling(junit, report, formulas, pull_request=pull_request, as_data=as_data)
+    play_here(specfile.read(file), file, telling, evidence=evidence)
 
 
-def play_here(
-    data: dict[str, Any],
-    file: Path,
-    *,
-    evidence: Path | None = None,
-    junit: Path | None = None,
-    report: Path | None = None,
-    pull_request: bool = False,
-    as_data: bool = False,
-) -> None:
-    """Play the experiment ``data`` of ``file`` in this process, print and write its verdict, and exit with it."""
+def play_here(data: dict[str, Any], file: Path, telling: Telling, *, evidence: Path | None = None) -> None:
+    """Play the experiment ``data`` of ``file`` in this process, tell its verdict, and exit with it."""
     from headway.cli.progress import PlayProgress
     from headway.play import play as play_experiment
     from scheduler_core.spec.experiment import ExperimentSpec
     from scheduler_core.spec.parse import parse
 
+    telling.check()
     spec = parse(ExperimentSpec, data)
     with PlayProgress(spec.name) as progress:
         played = play_experiment(spec, base=file.resolve().parent, on_step=progress, evidence=evidence)
@@ -57,11 +48,7 @@ def play_here(
     for failure in played.failures:
         at = "" if failure["load"] is None else f" at {failure['load']:g}"
         say(f"failed: {failure['arm']}{at}, repeat {failure['repeat'] + 1}: {failure['reason']}")
-    write_reports(verdict, played.runs, junit=junit, report=report)
-    if as_data:
-        as_json(played.as_json())
-    else:
-        print_verdict(verdict, pull_request=pull_request)
+    tell(verdict, played.runs, telling, played.as_json)
     raise typer.Exit(verdict.exit_code)
 
 

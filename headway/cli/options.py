@@ -13,3 +13,16 @@ ExperimentId = Annotated[str, typer.Argument(metavar="ID", help="Experiment, suc
 Junit = Annotated[Path | None, typer.Option("--junit", help="Write the verdict as JUnit XML to this file, too.")]
 Report = Annotated[Path | None, typer.Option("--report", help="Write a page that opens offline to this file, too.")]
 PullRequest = Annotated[bool, typer.Option("--pr", help="Print the verdict as text for a pull request.")]
+Write = Annotated[
+    list[Path] | None,
+    typer.Option(help="Write the result to this file, too: .xml (JUnit), .html, .prom (Prometheus), .json or .md."),
+]
+Formulas = Annotated[
+    str | None,
+    typer.Option(
+        "--formulas",
+        metavar="TOOL",
+        help="Show the figures by this tool's formulas beside Headway's: guidellm, vllm-bench, sglang-bench, "
+        "inference-perf, genai-bench or aiperf.",
+    ),
+]

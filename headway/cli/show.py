@@ -1,12 +1,16 @@
 """Commands that only look: list, show, export, open."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.options import ExperimentId, Json, Junit, PullRequest, Token, Url
+from headway.cli.formulas import print_formulas
+from headway.cli.options import ExperimentId, Formulas, Json, Junit, PullRequest, Token, Url
 from headway.cli.output import as_json, say, table
+
+if TYPE_CHECKING:
+    from headway.client import Client
 
 
 def list_experiments(
@@ -46,21 +50,25 @@ def list_experiments(
 
 
 def show(
-    experiment: ExperimentId,
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="Experiment (exp_...) or run (run_...).")],
     *,
+    formulas: Formulas = None,
     junit: Junit = None,
     pull_request: PullRequest = False,
     as_data: Json = False,
     url: Url = None,
     token: Token = None,
 ) -> None:
-    """Show one experiment: its runs and, when it has ended, its verdict."""
-    from headway.cli.remote import print_end
+    """Show one experiment: its runs and, when it has ended, its verdict; of a run its figures."""
     from headway.client import Client
     from headway.config import connection
     from headway.export import fetch, text
 
+    experiment = identifier
     with Client(connection(url=url, token=token)) as client:
+        if formulas is not None or identifier.startswith("run_"):
+            _figures(client, identifier, formulas, as_data=as_data)
+            return
         found = client.get(f"/experiments/{experiment}")
         if junit is not None:
             say(f"{fetch(client, experiment, 'verdict.xml', junit)}: JUnit")
@@ -69,7 +77,26 @@ def show(
             return
     if as_data:
         as_json(found)
-        return
+    else:
+        _print_experiment(found)
+
+
+def _figures(client: "Client", identifier: str, formulas: str | None, *, as_data: bool) -> None:
+    """Figures of a run, or of an experiment's arms, by another tool's formulas where one is named."""
+    from scheduler_core.evidence.side_by_side import FormulaTable
+    from scheduler_core.spec.parse import parse
+
+    kind = "runs" if identifier.startswith("run_") else "experiments"
+    found = client.get(f"/{kind}/{identifier}/metrics", formulas=formulas)
+    if as_data:
+        as_json(found)
+    else:
+        print_formulas(parse(FormulaTable, found))
+
+
+def _print_experiment(found: dict[str, Any]) -> None:
+    from headway.cli.remote import print_end
+
     print(f"{found['name']} ({found['id']}), {found['status']}, plan {found['plan_digest']}")
     rows = [
         [run["id"], run["arm"] if run["load"] is None else f"{run['arm']} at {run['load']:g}", str(run["repeat"] + 1),

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from headway.cli.options import ExperimentFile, Json, Report
+from headway.cli.verdicts import Telling
 
 
 def sweep(
@@ -39,7 +40,7 @@ def sweep(
     if target is not None and not (isinstance(given, dict) and target in given):
         data = {**data, "target": {target: {}}}
     data = {**data, "sweep": _sweep_form(data.get("sweep"), rates, attainment)}
-    play_here(data, file, evidence=evidence, report=report, as_data=as_data)
+    play_here(data, file, Telling(report=report, as_data=as_data), evidence=evidence)
 
 
 def _sweep_form(given: Any, rates: str | None, attainment: float | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from scheduler_core.evidence.bootstrap import within_run_errors
 from scheduler_core.evidence.classes import class_summaries
 from scheduler_core.evidence.columns import MISSING, IntRows, Ints
 from scheduler_core.evidence.fold import RunFold
+from scheduler_core.evidence.formulas import by_tool
 from scheduler_core.evidence.layout import GAP_INTS, Labels, TakesRow, TakesRows
 from scheduler_core.evidence.metrics import compute_all
 from scheduler_core.evidence.request_table import write_outputs, write_requests
@@ -201,6 +202,7 @@ def _summary(
         longest_gap_causes=requests.longest_gap_causes(requests.warm_finished),
         stall_causes=requests.longest_gap_causes(tables.stalled),
         metrics=figures,
+        by_tool=by_tool(tables),
         tiers=tier_summaries(requests, tables.tiers),
         classes=class_summaries(requests, tables.slowdown),
         pools=tables.use.pools(),

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,9 @@ STALL_MS = 1000.0
 STALL_GAPS = 10
 
 GapSource: TypeAlias = Callable[[], Iterable[tuple[Ints, Floats]]]
+ChunkSource: TypeAlias = Callable[[], Iterable[tuple[Ints, Floats, Ints]]]
+"""Columns (request, wait since the chunk before in ms, tokens) of all chunks, batch by batch; NaN for a first one, 0
+tokens where they were not counted."""
 
 _STEP = {name: place for place, name in enumerate(STEP_INTS)}
 _SUMMED = (
@@ -101,6 +104,7 @@ def devices_of(started: RunStarted) -> int:
 class RunTables:
     """One run, ready for the metric registry; ``gaps`` yields (request, gap in ms) columns, batch by batch.
 
+    ``chunks`` are those of streams; None where each token comes alone.
     ``alone`` gives the calibrated time of a request (prompt tokens, output tokens) with the device to itself.
     """
 
@@ -117,6 +121,7 @@ class RunTables:
     power: PowerTotals = field(default_factory=PowerTotals)
     outages: OutageTotals = field(default_factory=OutageTotals)
     alone: Callable[[int, int], Ns] | None = None
+    chunks: ChunkSource | None = None
 
     @property
     def modelled(self) -> bool:
@@ -181,6 +186,33 @@ class RunTables:
         """Ascending gaps between tokens, pooled over warm finished measured requests."""
         wanted = by_request(self.requests.rows["request"], self.requests.warm_finished)
         return OrderStatistics(lambda: (gap_ms[wanted[request]] for request, gap_ms in self.gaps()))
+
+    @cached_property
+    def chunk_gap_ms(self) -> OrderStatistics:
+        """Ascending waits between stream chunks, pooled over warm finished measured requests."""
+        chunks = self.chunks
+        if chunks is None:
+            return self.gap_ms
+        wanted = by_request(self.requests.rows["request"], self.requests.warm_finished)
+
+        def waits() -> Iterator[Floats]:
+            for request, gap_ms, _ in chunks():
+                taken = gap_ms[wanted[request]]
+                yield taken[~np.isnan(taken)]
+
+        return OrderStatistics(waits)
+
+    @property
+    def first_chunk_tokens(self) -> Ints:
+        """Tokens of each request's first chunk; 0 where they were not counted, `MISSING` where no chunk was kept."""
+        if self.chunks is None:
+            return np.ones(len(self.requests), dtype=np.int64)
+        rows = self.requests.rows["request"]
+        found = np.full(int(rows.max(initial=0)) + 1, MISSING, dtype=np.int64)
+        for request, gap_ms, tokens in self.chunks():
+            first = np.isnan(gap_ms)
+            found[request[first]] = tokens[first]
+        return found[rows]
 
     @cached_property
     def stalled(self) -> Mask:

@@ -95,6 +95,7 @@ class RunSummary(Spec):
     caused their longest gap, ``stall_causes`` those of them that stalled. ``within_run_errors`` are standard errors of
     log quantiles by a block bootstrap over the requests of this run: a second opinion, never a gate. ``classes`` is
     keyed ``tenant NAME`` and ``tier NAME`` where there are several. ``pools`` are a cluster's groups of instances.
+    ``by_tool`` holds figures by other load tools' formulas, under Headway's names for them.
     ``deployment`` is what a server read back: kind, version and settings in force. ``void`` says why nothing may be
     concluded from the run, though it ended in order.
     """
@@ -129,6 +130,7 @@ class RunSummary(Spec):
     longest_gap_causes: dict[str, int] = {}
     stall_causes: dict[str, int] = {}
     metrics: dict[str, Figure]
+    by_tool: dict[str, dict[str, Figure]] = {}
     tiers: dict[str, TierSummary]
     classes: dict[str, ClassSummary] = {}
     pools: dict[str, PoolSummary] = {}

@@ -15,7 +15,9 @@ from controlplane.evidence.models import Artifact, Segment
 from controlplane.evidence.services import store_artifact, store_segment
 from controlplane.experiments.models import Experiment
 from controlplane.runs.models import Run
+from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter
+from scheduler_core.evidence.side_by_side import FormulaTable
 from scheduler_core.evidence.tables import read_table
 from tests.api.conftest import Api, World
 from tests.evidence.played import play, summarise
@@ -129,3 +131,21 @@ def test_a_verdict_comes_as_report_pull_request_text_and_junit(world: World, api
     assert "**accept**" in _get(api, f"{address}/verdict.md").decode()
     suite = ET.fromstring(_get(api, f"{address}/verdict.xml"))[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("4", "0", "2")
+
+
+def test_figures_by_another_tools_formulas(world: World, api: Api, folder: Path) -> None:
+    """Same requests: where formulas agree the numbers do, and the answer tells both formulas and why they differ."""
+    for address, arm in ((f"/runs/{world.run.pk}/metrics", "a"), (f"/experiments/{world.experiment.pk}/metrics", None)):
+        table = api.get(f"{address}?formulas=guidellm").json()
+        assert FormulaTable.model_validate(table).tool == "guidellm"
+        row = next(row for row in table["rows"] if row["metric"] == "tpot_mean_ms")
+        values = row["arms"][arm or world.run.job["arm"]]
+        assert values["theirs"]["value"] > values["headway"]["value"] > 0  # the first token is inside theirs
+        assert row["formula"] and row["headway_formula"] and row["differs"]
+        own = api.get(address).json()
+        assert {row["metric"] for row in own["rows"]} == set(METRICS)
+    refused = api.get(f"/runs/{world.run.pk}/metrics?formulas=tgi")
+    assert refused.status_code == 400 and "guidellm" in refused.content.decode()
+    Run.objects.filter(pk=world.run.pk).update(summary=None)
+    empty = api.get(f"/runs/{world.run.pk}/metrics").json()
+    assert all(row["arms"] == {} for row in empty["rows"])

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from scheduler_core.evidence.formulas import FORMULAS
 from tests.cli.conftest import Headway
 from tests.verdict.measured_files import two_arms
 
@@ -25,7 +26,7 @@ def test_a_goal_file_and_reports(headway: Headway, tmp_path: Path) -> None:
     goal = tmp_path / "goal.yaml"
     goal.write_text("goal: {primary: e2e_p95_ms, better_by: 5%}\n")
     page, suite = tmp_path / "page.html", tmp_path / "suite.xml"
-    ran = headway("judge", *_arguments(tmp_path, 0.6), "--goal", goal, "--report", page, "--junit", suite, "--pr")
+    ran = headway("judge", *_arguments(tmp_path, 0.6), "--goal", goal, "--write", page, "--write", suite, "--pr")
     assert ran.status == 0, ran.err
     assert "| e2e_p95_ms |" in ran.out
     assert "<svg" in page.read_text()
@@ -41,3 +42,18 @@ def test_wrong_input_is_one_clear_line(headway: Headway, tmp_path: Path) -> None
     assert ran.status == 1
     assert f"{bad}: is of no known tool" in ran.err
     assert "'nope' is not one of" in headway("judge", good, f"other={bad}", "--tool", "nope").err
+
+
+def test_figures_by_the_formulas_of_another_tool(headway: Headway, tmp_path: Path) -> None:
+    ran = headway("judge", *_arguments(tmp_path, 0.6), "--formulas", "guidellm")
+    assert ran.status == 0, ran.err
+    assert "candidate: guidellm" in ran.out
+    assert "tpot (time_per_output_token_ms): (last token - real send) / tokens, weighted by tokens" in ran.out
+    assert "differs from Headway's: the wait for the first token is inside" in ran.out
+    refused = headway("judge", *_arguments(tmp_path, 0.6), "--formulas", "tgi")
+    assert refused.status == 1 and "'tgi' is not one of guidellm" in refused.err
+
+
+def test_the_help_names_every_tool_whose_formulas_are_known(headway: Headway) -> None:
+    told = headway("judge", "--help").out
+    assert all(tool in "".join(told.split()) for tool in FORMULAS)

@@ -1,7 +1,9 @@
 """Every page: for its owner, a teammate and a stranger, with wrong verbs, ids that mean nothing, and hostile names."""
 
+import html
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,11 @@ from django.urls import reverse
 
 from controlplane.accounts.models import User
 from controlplane.runs.models import Run
+from controlplane.ui import readings
 from controlplane.ui.urls import urlpatterns
+from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.verdict.titles import metric_title
+from tests.evidence.played import play, summarise
 from tests.ui.conftest import World, signed_in
 from tests.ui.samples import HOSTILE, SUMMARY
 
@@ -235,3 +240,20 @@ def test_the_colour_switch_is_drawn_by_the_server(cookie: str, attribute: str, b
     browser.cookies["theme"] = cookie
     head = browser.get("/").content.decode().split("<head>")[0]
     assert (attribute in head) if attribute else ("data-theme" not in head)
+
+
+def test_figures_by_another_tools_formulas_beside_headways(world: World, owner: User, tmp_path: Path) -> None:
+    """The switch on the run's and the experiment's page shows both values, the formula and why they differ."""
+    summary = summarise(play({"policy": "vllm_v1"}, {"requests": 30}), tmp_path, arm=world.run.job["arm"])
+    Run.objects.filter(pk=world.run.pk).update(summary=summary.canonical())
+    client = signed_in(owner)
+    for name in ("run", "experiment"):
+        address = path_of(name, world)
+        plain = client.get(address).content.decode()
+        assert "By another tool" in plain and "Why it differs" not in plain
+        shown = client.get(f"{address}?formulas=guidellm").content.decode()
+        assert "(last token - real send) / tokens, weighted by tokens" in shown
+        assert "the wait for the first token is inside" in shown
+        assert readings.number(summary.by_tool["guidellm"]["tpot_mean_ms"].value) in shown
+        assert html.escape(METRICS["tpot_mean_ms"].formula) in shown
+        assert "Why it differs" not in client.get(f"{address}?formulas={HOSTILE}").content.decode()

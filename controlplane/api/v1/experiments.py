@@ -180,14 +180,14 @@ class ExperimentDetail(ApiView):
     @extend_schema(operation_id="experiments_show", tags=TAGS, responses=ExperimentDetailOut)
     def get(self, request: Request, pk: str) -> Response:
         """One experiment: spec, runs, verdict."""
-        return Response(ExperimentDetailOut(_experiment(request, pk), context={"request": request}).data)
+        return Response(ExperimentDetailOut(experiment_for(request, pk), context={"request": request}).data)
 
     @extend_schema(
         operation_id="experiments_change", tags=TAGS, request=ExperimentChange, responses=ExperimentDetailOut
     )
     def patch(self, request: Request, pk: str) -> Response:
         """Change what may change: the notes, and whether lists hide it."""
-        experiment = _experiment(request, pk)
+        experiment = experiment_for(request, pk)
         access.require_change(request.user, experiment)
         require_match(request, ExperimentDetailOut(experiment, context={"request": request}).data)
         change = self.read(ExperimentChange)
@@ -195,7 +195,7 @@ class ExperimentDetail(ApiView):
             services.set_notes(experiment=experiment, user=self.person, notes=change["notes"])
         if "archived" in change:
             services.set_archived(experiment=experiment, user=self.person, archived=change["archived"])
-        return Response(ExperimentDetailOut(_experiment(request, pk), context={"request": request}).data)
+        return Response(ExperimentDetailOut(experiment_for(request, pk), context={"request": request}).data)
 
 
 class ExperimentCancel(ApiView):
@@ -204,10 +204,10 @@ class ExperimentCancel(ApiView):
     @extend_schema(operation_id="experiments_cancel", tags=TAGS, request=Nothing, responses={202: ExperimentDetailOut})
     def post(self, request: Request, pk: str) -> Response:
         """Cancel every run that has not ended; 409 when the experiment has ended."""
-        experiment = _experiment(request, pk)
+        experiment = experiment_for(request, pk)
         self.read(Nothing)
         services.cancel_experiment(experiment=experiment, user=self.person)
-        data = ExperimentDetailOut(_experiment(request, pk), context={"request": request}).data
+        data = ExperimentDetailOut(experiment_for(request, pk), context={"request": request}).data
         return Response(data, status=202)
 
 
@@ -217,7 +217,7 @@ class ExperimentClone(ApiView):
     @extend_schema(operation_id="experiments_clone", tags=TAGS, request=CloneIn, responses={201: ExperimentDetailOut})
     def post(self, request: Request, pk: str) -> Response:
         """Submit a copy with some keys of the spec replaced; it remembers what it came from."""
-        original = _experiment(request, pk)
+        original = experiment_for(request, pk)
         data = {**services.clone_spec(original), **self.read(CloneIn).get("changes", {})}
         experiment = services.submit_experiment(owner=self.person, data=data, cloned_from=original)
         return _created(request, experiment)
@@ -252,18 +252,19 @@ class ExperimentExport(ApiView):
     )
     def get(self, request: Request, pk: str, name: str) -> HttpResponseBase:
         """Download a decided experiment as an offline page, pull-request text or JUnit; 409 while it has no verdict."""
-        text = export_text(experiment=_experiment(request, pk), name=name)
+        text = export_text(experiment=experiment_for(request, pk), name=name)
         if text is None:
             raise Http404
         data = text.encode()
         return attachment(BytesIO(data), name=f"{pk}-{name}", size=len(data))
 
 
-def _experiment(request: Request, pk: str) -> Experiment:
+def experiment_for(request: Request, pk: str) -> Experiment:
+    """One that the person may see, or 404."""
     return get_object_or_404(selectors.visible_to(request.user), pk=pk)
 
 
 def _created(request: Request, experiment: Experiment) -> Response:
-    fresh = _experiment(request, experiment.pk)
+    fresh = experiment_for(request, experiment.pk)
     data = ExperimentDetailOut(fresh, context={"request": request}).data
     return created(data, data["url"])

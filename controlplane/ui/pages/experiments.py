@@ -24,6 +24,7 @@ from controlplane.ui.acting import REFUSALS, act
 from controlplane.ui.charts import chart_data, groups_of
 from controlplane.ui.drawing import arrival_curve, dot_plot
 from controlplane.ui.editor import Editor, posted, refuse, without_empty
+from controlplane.ui.formulas import formulas_switch
 from controlplane.ui.listing import Filter, equals, listing
 from controlplane.ui.setting import experiment_setting
 from controlplane.ui.verdicts import comparisons, isolations, next_step, sweeps
@@ -183,6 +184,9 @@ def detail(request: HttpRequest, experiment_id: str) -> HttpResponse:
         "yaml": dump_yaml(_brief(experiment.spec)),
         "failed": [run for run in runs if run.state in ("failed", "lost")],
         "overlay": _overlay(experiment, arms, runs),
+        "formulas": formulas_switch(request, lambda: selectors.summaries_by_arm(experiment))
+        if any(run.summary for run in runs)
+        else None,
         "exports": list(EXPERIMENT_EXPORTS.values()) if experiment.verdict else [],
     }
     return render(request, "experiments/detail.html", context)

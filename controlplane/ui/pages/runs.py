@@ -20,7 +20,9 @@ from controlplane.runs.models import Run
 from controlplane.ui.acting import REFUSALS, act
 from controlplane.ui.charts import chart_data, groups_of
 from controlplane.ui.editor import without_empty
+from controlplane.ui.formulas import formulas_switch
 from controlplane.ui.listing import Filter, equals, listing
+from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.fork import ForkSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.yamltext import dump_yaml, load_mapping
@@ -106,6 +108,7 @@ def detail(request: HttpRequest, run_id: str) -> HttpResponse:
         "charts": chart_data(groups_of(run.job.get("target") or {})),
         "headlines": HEADLINES,
         "fork": _fork_form(run),
+        "formulas": formulas_switch(request, lambda: _arms(run)) if run.kind == Run.Kind.ARM and run.summary else None,
         **_summary(run),
     }
     return render(request, "runs/detail.html", context)
@@ -126,6 +129,11 @@ def _summary(run: Run) -> dict[str, Any]:
         "audit": summary.get("audit"),
         "fingerprint": summary.get("fingerprint") or {},
     }
+
+
+def _arms(run: Run) -> dict[str, list[RunSummary]]:
+    summary = exports.summary_of(run)
+    return {summary.arm: [summary]}
 
 
 def _device_figures(metrics: dict[str, Any]) -> list[str]:

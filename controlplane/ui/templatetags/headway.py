@@ -104,7 +104,13 @@ def gate_badge(state: str) -> SafeString:
 @register.simple_tag
 def figure(metrics: Mapping[str, Any] | None, name: str) -> SafeString:
     """A summary's figure with its unit, or the reason for its absence in words."""
-    text, unit, present = readings.figure((metrics or {}).get(name), name)
+    return figure_of((metrics or {}).get(name), name)
+
+
+@register.simple_tag
+def figure_of(data: Mapping[str, Any] | None, name: str) -> SafeString:
+    """One figure that goes by ``name``, as `figure` shows it."""
+    text, unit, present = readings.figure(data, name)
     if not present:
         return format_html('<span class="absent">{}</span>', text)
     return format_html("{}<small> {}</small>", text, unit) if unit else format_html("{}", text)

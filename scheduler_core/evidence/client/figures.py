@@ -1,23 +1,15 @@
 """Figures of a run against a server: what the client measured, what the server exported, and what nobody could."""
 
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-
-import numpy as np
 
 from scheduler_core.evidence.client.fold import ClientFold
 from scheduler_core.evidence.client.observations import Observations
 from scheduler_core.evidence.columns import Ints
 from scheduler_core.evidence.metric import absent, present, tail
 from scheduler_core.evidence.metrics import METRICS
-from scheduler_core.evidence.order_statistics import OrderStatistics
-from scheduler_core.evidence.requests import Floats
-from scheduler_core.evidence.run_tables import RunTables, by_request
+from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.types.time import NS_PER_MS, NS_PER_S, Ns
-
-ChunkSource = Callable[[], Iterable[tuple[Ints, Floats, Ints]]]
-"""Columns (request, wait since the chunk before in ms, tokens) of all chunks, batch by batch; NaN for a first one."""
 
 # Fields and figures that a client's own stamps can give.
 MEASURABLE = ("ttft", "tpot", "tpot_steady", "longest_gap", "e2e", "itl", "send_delay")
@@ -39,7 +31,7 @@ class Span:
     end_ns: Ns
 
 
-def client_figures(tables: RunTables, fold: ClientFold, chunks: ChunkSource) -> dict[str, Figure]:
+def client_figures(tables: RunTables, fold: ClientFold) -> dict[str, Figure]:
     """Every metric of the registry, with a value or the reason why there is none."""
     window = tables.window
     span = Span(window.start_ns or 0, max(window.end_ns, window.start_ns or 0))
@@ -55,7 +47,7 @@ def client_figures(tables: RunTables, fold: ClientFold, chunks: ChunkSource) -> 
             figures[name] = metric.compute(tables)
         else:
             figures[name] = absent(metric.unit, Absence.NOT_MEASURED, UNSEEN)
-    figures |= _of_client(fold) | _of_sending(tables) | _of_chunks(tables, chunks)
+    figures |= _of_client(fold) | _of_sending(tables) | _of_chunks(tables)
     if fold.loads:
         took = sum(load.end_ns - load.start_ns for load in fold.loads)
         figures["model_load_ms"] = present(took / NS_PER_MS, "ms", len(fold.loads), "from launch to ready")
@@ -172,24 +164,13 @@ def _rate(times_ns: Ints) -> Figure:
     return present((len(times_ns) - 1) * NS_PER_S / span_ns, "requests/s", len(times_ns))
 
 
-def _of_chunks(tables: RunTables, chunks: ChunkSource) -> dict[str, Figure]:
+def _of_chunks(tables: RunTables) -> dict[str, Figure]:
     """Waits between chunks under their own name, and tokens a chunk."""
-    requests = tables.requests
-    wanted = by_request(requests.rows["request"], requests.warm_finished)
-
-    def waits() -> Iterator[Floats]:
-        for request, gap_ms, _ in chunks():
-            taken = gap_ms[wanted[request]]
-            yield taken[~np.isnan(taken)]
-
-    count = tokens = 0
-    for request, _, carried in chunks():
-        taken = carried[wanted[request]]
-        count += len(taken)
-        tokens += int(taken.sum())
-    gaps = OrderStatistics(waits)
+    gaps, answers = tables.chunk_gap_ms, tables.requests.warm_finished
     figures = {f"chunk_gap_p{share}_ms": tail(gaps, share / 100) for share in (50, 95, 99)}
-    mean = (
-        present(tokens / count, "tokens", count) if count else absent("tokens", Absence.NOT_APPLICABLE, "no chunks", 0)
+    count = len(gaps) + int(answers.sum())  # each answer has one chunk more than gaps
+    mean = int(tables.requests.rows["output_tokens"][answers].sum()) / count if count else None
+    figures["chunk_tokens_mean"] = (
+        absent("tokens", Absence.NOT_APPLICABLE, "no chunks", 0) if mean is None else present(mean, "tokens", count)
     )
-    return {**figures, "chunk_tokens_mean": mean}
+    return figures

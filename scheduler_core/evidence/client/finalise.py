@@ -16,6 +16,7 @@ from scheduler_core.evidence.client.fold import CHUNK_INTS, ClientFold, ClientTa
 from scheduler_core.evidence.client.observations import Observations
 from scheduler_core.evidence.client.requests import ClientRequests
 from scheduler_core.evidence.columns import MISSING, Ints
+from scheduler_core.evidence.formulas import by_tool
 from scheduler_core.evidence.layout import Labels
 from scheduler_core.evidence.request_table import write_requests
 from scheduler_core.evidence.requests import Floats
@@ -62,7 +63,7 @@ def finalise_client(
     _write_observations(folder, fold.observations, metadata)
     tables = _tables(fold, started, rows, tiers, folder)
     write_requests(folder, tables.requests, metadata)
-    summary = _summary(tables, fold, (arm, repeat), audit, folder)
+    summary = _summary(tables, fold, (arm, repeat), audit)
     write_json(folder / "audit.json", summary.audit.canonical())
     write_json(folder / "summary.json", summary.canonical())
     write_json(folder / "benchmark.json", benchmark(summary, role=arm))
@@ -88,14 +89,13 @@ def _tables(
         load_ns=sum(load.end_ns - load.start_ns for load in loads) if loads else None,
         loads=len(loads),
         device_bytes=None,
+        chunks=lambda: _chunks_of_file(folder / "chunks.parquet"),
     )
 
 
-def _summary(
-    tables: RunTables, fold: ClientFold, place: tuple[str, int], audit: ClientAudit, folder: Path
-) -> RunSummary:
+def _summary(tables: RunTables, fold: ClientFold, place: tuple[str, int], audit: ClientAudit) -> RunSummary:
     started, requests = tables.started, tables.requests
-    figures = client_figures(tables, fold, lambda: _chunks_of_file(folder / "chunks.parquet"))
+    figures = client_figures(tables, fold)
     finished, deployed = fold.finished, fold.deployed
     labels = requests.labels.outcomes
     outcomes = {o.value: int((requests.rows["outcome"] == labels.get(o)).sum()) for o in Outcome}
@@ -128,6 +128,7 @@ def _summary(
         longest_gap_causes=requests.longest_gap_causes(requests.warm_finished),
         stall_causes=requests.longest_gap_causes(tables.stalled),
         metrics=figures,
+        by_tool=by_tool(tables),
         tiers=tier_summaries(requests, tables.tiers),
         classes=class_summaries(requests, tables.slowdown),
         cold_requests=int(requests.cold.sum()),

@@ -10,6 +10,7 @@ from scheduler_core.types.reasons import Outcome
 class Measured:
     """One request; times in seconds, ``arrival_s`` from the first of the run.
 
+    ``send_delay_s`` is how much later it was really sent, where the tool keeps both.
     ``gaps_s`` are waits between stream chunks where the tool kept them; they are gaps between tokens only when there
     are as many as tokens less one.
     """
@@ -23,6 +24,7 @@ class Measured:
     reason: str = ""
     queue_s: float | None = None
     gaps_s: tuple[float, ...] | None = None
+    send_delay_s: float = 0.0
 
     @property
     def token_gaps_s(self) -> tuple[float, ...] | None:

@@ -145,7 +145,7 @@ def guidellm(path: Path) -> MeasuredRun:
         for place, row in enumerate((benchmarks[0].get("requests") or {}).get(kind) or []):
             where = f"{path} {kind} request {place}"
             done = outcome is Outcome.FINISHED
-            start, ttft_s, e2e_s = _guidellm_times(where, row)
+            start, delay_s, ttft_s, e2e_s = _guidellm_times(where, row)
             requests.append(
                 Measured(
                     start,
@@ -155,6 +155,7 @@ def guidellm(path: Path) -> MeasuredRun:
                     e2e_s if done else None,
                     outcome,
                     "" if done else str(row.get("error") or (row.get("info") or {}).get("error") or kind),
+                    send_delay_s=delay_s,
                 )
             )
     timed = all((row.get("info") or {}).get("timings") for row in _successful(benchmarks[0]))
@@ -170,20 +171,28 @@ def _successful(benchmark: Row) -> list[Row]:
     return list((benchmark.get("requests") or {}).get("successful") or [])
 
 
-def _guidellm_times(where: str, row: Row) -> tuple[float, float | None, float | None]:
-    """Start, TTFT and end-to-end time in seconds; the tool writes 0 or nothing where there was no first token."""
+def _guidellm_times(where: str, row: Row) -> tuple[float, float, float | None, float | None]:
+    """Targeted start, how much later it was sent, TTFT and end-to-end time from the target, all in seconds.
+
+    The tool writes 0 or nothing where there was no first token.
+    """
     timings = (row.get("info") or {}).get("timings") or {}
     sent = timings.get("request_start") or row.get("request_start_time", row.get("start_time"))
     start = _number(where, {"start": timings.get("targeted_start") or sent}, "start")
+    delay_s = max(0.0, float(sent) - start) if sent else 0.0
     first, last = timings.get("first_token_iteration"), timings.get("last_token_iteration")
     if first and last:
-        return start, _positive(where, "first token - start", float(first) - start), float(last) - start
+        return start, delay_s, _positive(where, "first token - start", float(first) - start), float(last) - start
     ttft, latency = row.get("time_to_first_token_ms"), row.get("request_latency")
-    return start, float(ttft) * MS if ttft else None, None if latency is None else float(latency)
+    from_sent = [None if value is None else float(value) + delay_s for value in (ttft and ttft * MS, latency)]
+    return start, delay_s, from_sent[0] if ttft else None, from_sent[1]
 
 
 def inference_perf(path: Path) -> MeasuredRun:
-    """inference-perf's ``per_request_lifecycle_metrics.json``: token times in seconds of one clock."""
+    """inference-perf's ``per_request_lifecycle_metrics.json``: token times in seconds of one clock.
+
+    Tokens of one chunk have one time, so that waits lie between different times.
+    """
     rows = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(rows, list):
         raise InputError([Problem(str(path), "expected a list of requests")])
@@ -205,7 +214,7 @@ def inference_perf(path: Path) -> MeasuredRun:
                 _positive(where, "first token - start_time", times[0] - start) if done else None,
                 _positive(where, "last token - start_time", times[-1] - start) if done else None,
                 Outcome.FINISHED if done else Outcome.FAILED, reason,
-                gaps_s=tuple(b - a for a, b in pairwise(times)) if done else None,
+                gaps_s=tuple(b - a for a, b in pairwise(sorted(set(times)))) if done else None,
             )
         )  # fmt: skip
     return in_order("inference-perf", requests)

@@ -9,6 +9,7 @@ import numpy as np
 from scheduler_core.evidence.audit import Audit
 from scheduler_core.evidence.bootstrap import within_run_errors
 from scheduler_core.evidence.columns import MISSING, Ints
+from scheduler_core.evidence.formulas import by_tool
 from scheduler_core.evidence.imported.measured import Measured, MeasuredRun
 from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels
 from scheduler_core.evidence.metrics import METRICS
@@ -82,6 +83,7 @@ def imported_summary(
         reasons=requests.reasons(),
         within_run_errors=within_run_errors(requests),
         metrics=figures,
+        by_tool=by_tool(tables),
         tiers=tier_summaries(requests, tables.tiers),
         cold_requests=0,
         audit=Audit().tables_report(requests, figures),
@@ -125,6 +127,7 @@ def _tables(run: MeasuredRun, name: str, tiers: Mapping[str, Tier]) -> RunTables
         load_ns=None,
         loads=0,
         device_bytes=None,
+        chunks=lambda: _chunk_columns(run),
     )
 
 
@@ -133,6 +136,16 @@ def _gap_columns(run: MeasuredRun) -> Iterator[tuple[Ints, Floats]]:
         gaps = request.token_gaps_s
         if gaps:
             yield np.full(len(gaps), index, dtype=np.int64), np.asarray(gaps) * 1e3
+
+
+def _chunk_columns(run: MeasuredRun) -> Iterator[tuple[Ints, Floats, Ints]]:
+    """Chunks of the requests whose waits were kept; how many tokens each had is known where each had one."""
+    for index, request in enumerate(run.requests):
+        gaps = () if request.output_tokens == 1 else request.gaps_s
+        if gaps is not None:
+            waits = np.asarray((np.nan, *gaps)) * 1e3
+            each = int(len(waits) == request.output_tokens)
+            yield np.full(len(waits), index), waits, np.full(len(waits), each)
 
 
 def _rows(run: MeasuredRun, labels: Labels) -> dict[str, Ints]:
@@ -165,6 +178,7 @@ def _row(index: int, request: Measured, labels: Labels) -> dict[str, int]:
         "longest_gap_ns": ns_from_s(max(gaps)) if gaps else MISSING,
         "longest_gap_index": int(np.argmax(gaps)) + 1 if gaps else 0,
         "queue_ns": ns_from_s(request.queue_s or 0.0),
+        "send_delay_ns": ns_from_s(request.send_delay_s),
         "outcome": labels.outcomes.code(request.outcome.value),
         "stage": labels.stages.code(""),
         "reason": labels.reasons.code(request.reason),
