@@ -1,20 +1,23 @@
 """A whole run against a server whose token times are known: every figure is what was sent, faults included."""
 
 import statistics
+import urllib.request
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
 from gpu_runner.server.client.load import split
 from gpu_runner.server.mock.behaviour import Behaviour, Scripted
+from gpu_runner.server.mock.process import mock_server
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.client_records import Sent, Streamed
 from scheduler_core.types.records import Arrived
 from scheduler_core.types.time import NS_PER_MS
-from tests.server.playing import Played, evenly, play
+from tests.server.playing import Played, evenly, play, play_at
 
 SLOW = Scripted(ttft_ms=200, gap_ms=50)
 
@@ -272,6 +275,18 @@ def test_two_processes_tell_one_story(tmp_path: Path) -> None:
 
 def order_of(values: Sequence[float]) -> bool:
     return all(a <= b for a, b in pairwise(values))
+
+
+def test_a_server_that_takes_only_uuids_for_request_ids_is_played(tmp_path: Path) -> None:
+    """As llama-cpp-python's server, which answers another name with an empty 400 and counts no tokens."""
+    behaviour = Behaviour(dialect="openai", only_uuids=True, usage="none", scripted=Scripted(ttft_ms=5, gap_ms=1))
+    with mock_server(behaviour) as url:
+        other = urllib.request.Request(f"{url}/v1/models", headers={"x-request-id": "run-0"})
+        with pytest.raises(HTTPError) as refused:
+            urllib.request.urlopen(other, timeout=10)
+        assert (refused.value.code, refused.value.read()) == (400, b"")
+        played = play_at(url, evenly(4, gap_ms=5, output=8), tmp_path)
+    assert played.summary.outcomes["finished"] == 4 and played.summary.output_tokens == 4 * 8
 
 
 def test_live_samples_come_while_it_runs(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gpu_runner.server.client.agenda import SendAgenda
 from gpu_runner.server.client.effort import LoopWatch
 from gpu_runner.server.client.events import Chunks, Clock, Due, Effort, Event, Over, Wrote
 from gpu_runner.server.client.exchange import Ending, Exchange
+from gpu_runner.server.client.naming import Namer
 from gpu_runner.server.client.prompts import Manner, PromptWriter, Said
 from gpu_runner.server.http.connection import Connection
 from gpu_runner.server.http.pool import ConnectError, Origin, Pool
@@ -69,6 +70,7 @@ class Player:
         self._clock, self._zero_ns = Clock(0), 0
         self._tell = tell
         self._agenda = SendAgenda(plan.requests)
+        self._namer = Namer(plan.run)
         self._writer = PromptWriter(plan.manner, _history(plan.requests))
         self._pool = Pool(plan.origin, limit=plan.client.connections)
         self._watch = LoopWatch()
@@ -182,7 +184,7 @@ class Player:
 
     def _write(self, item: _Open, connection: Connection, connect_ns: Ns) -> None:
         plan = self._plan
-        headers = {**plan.headers, "x-request-id": f"{plan.run}-{item.planned.index}"}
+        headers = {**plan.headers, "x-request-id": self._namer.name(item.planned.index)}
         data = request_bytes(plan.origin, "POST", plan.manner.path, headers=headers, body=item.body)
         item.connection = connection
         item.chunks = []

@@ -53,13 +53,16 @@ class Separated(Spec):
 class Behaviour(Spec):
     """A mock server.
 
-    ``faults`` maps the last number of a request's x-request-id to what goes wrong with it. ``publish_delay_ms`` is how
+    ``faults`` maps the index in a request's x-request-id to what goes wrong with it. ``publish_delay_ms`` is how
     late a sample of a histogram or counter appears on the metrics page.
     """
 
     dialect: Literal["vllm", "sglang", "openai"] = "vllm"
     model: str = "mock"
     api_key: str = ""
+    only_uuids: bool = Field(
+        False, description="As llama-cpp-python's: an x-request-id that is no UUID is answered with an empty 400."
+    )
     dev_mode: bool = Field(False, description="As vLLM: whether it tells its whole configuration.")
     scripted: Scripted | None = None
     scheduled: Scheduled | None = None

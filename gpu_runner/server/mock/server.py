@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
+from gpu_runner.server.client.naming import index_of
 from gpu_runner.server.mock.behaviour import Behaviour, Scripted
 from gpu_runner.server.mock.engines import Engine, ScheduledEngine, ScriptedEngine
 from gpu_runner.server.mock.separated import SeparatedEngine
@@ -20,7 +20,7 @@ _PATHS = {"/v1/completions": False, "/v1/chat/completions": True}
 class MockServer:
     """Answers one connection after another by its `Behaviour`.
 
-    ``truth`` holds, of every completion, the last number of its x-request-id, when it came in, and when each chunk was
+    ``truth`` holds, of every completion, the index in its x-request-id, when it came in, and when each chunk was
     handed to the socket with its tokens (monotonic ns of this host), and whether the profiler ran at its end.
     """
 
@@ -48,6 +48,8 @@ class MockServer:
         wanted = f"Bearer {self.behaviour.api_key}"
         if self.behaviour.api_key and exchange.asked.headers.get("authorization") != wanted:
             exchange.answer(401, b'{"error":{"message":"Unauthorized"}}')
+        elif self.behaviour.only_uuids and exchange.asked.id and index_of(exchange.asked.id) is None:
+            exchange.answer(400, b"")
         elif path in _PATHS:
             self._complete(exchange, chat=_PATHS[path])
         elif (
@@ -76,9 +78,8 @@ class MockServer:
             body = {"error": {"message": str(error), "type": "BadRequestError", "code": 400}}
             exchange.answer(400, json.dumps(body).encode())
             return
-        numbers = re.findall(r"\d+", exchange.asked.id)
-        number = int(numbers[-1]) if numbers else -1
-        answer = Answer(exchange, question, self.behaviour, number, self._ended)
+        index = index_of(exchange.asked.id)
+        answer = Answer(exchange, question, self.behaviour, -1 if index is None else index, self._ended)
         self.stats.arrived(answer)
         if not answer.answer_at_once():
             self._engine.submit(answer)
