@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from controlplane.accounts.models import User
 from controlplane.adminsite import ServiceAdmin, SpecField, VersionedAdmin, refused
 from controlplane.specs import brief
+from controlplane.workloads.logs import IMPORTED
 from controlplane.workloads.models import ArrivalPlan, Dataset, Workload, WorkloadVersion
 from controlplane.workloads.services import (
     add_version,
@@ -19,7 +20,7 @@ from controlplane.workloads.services import (
     preview,
     set_archived,
 )
-from scheduler_core.spec.workload import TRACE_FORMATS, WorkloadSpec
+from scheduler_core.spec.workload import WorkloadSpec
 from scheduler_core.types.errors import InputError
 
 EXAMPLE = {
@@ -84,7 +85,7 @@ class ArrivalPlanAdmin(ServiceAdmin):
 class DatasetForm(ModelForm):  # type: ignore[type-arg]
     """An upload; it is kept only if its reader takes it whole."""
 
-    format = forms.ChoiceField(required=False, choices=[("", "find out"), *((name, name) for name in TRACE_FORMATS)])
+    format = forms.ChoiceField(required=False, choices=[("", "find out"), *IMPORTED])
     options = forms.JSONField(required=False, help_text="How to read it: columns, time_unit, block_size, ...")
 
     class Meta:

@@ -2,6 +2,7 @@
 
 import hashlib
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from controlplane.accounts.models import User
 from controlplane.errors import ConflictError
 from controlplane.ids import new_id
 from controlplane.specs import parse_name
+from controlplane.workloads.logs import CLIENTS, FORMATS, Upload, convert
 from controlplane.workloads.models import ArrivalPlan, Dataset, Workload, WorkloadVersion
 from controlplane.workloads.selectors import datasets_visible_to, local_copy
+from scheduler_core.spec.drawing import Drawing
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.workload import Trace, WorkloadSpec
 from scheduler_core.types.errors import InputError, Problem
@@ -28,6 +31,7 @@ from scheduler_core.workload.traces.inspection import inspect
 from scheduler_core.workload.traces.reader import read_trace
 
 TRACE_OPTIONS = ("columns", "time_unit", "block_size", "same_instant", "zero_output")
+OPTIONS = (*TRACE_OPTIONS, *Drawing.model_fields)
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------
@@ -40,20 +44,24 @@ def import_trace(
     name: str,
     format: str | None = None,  # noqa: A002
     options: dict[str, Any] | None = None,
+    more: Sequence[File] = (),  # type: ignore[type-arg]
 ) -> Dataset:
     """Keep a trace file byte for byte after its reader accepted it as a whole; `InputError` else, and nothing is kept.
 
-    ``options`` are those of `scheduler_core.spec.workload.Trace` that say how to read it: columns, time_unit,
-    block_size, same_instant, zero_output. The stored name is made here; the file's own name is never used.
+    A ``format`` of `controlplane.workloads.logs.FORMATS` is a log, or the files of fitted clients (``more`` are the
+    others): the trace made of it is kept, the log is not. ``options`` are those of `scheduler_core.spec.workload.Trace`
+    that say how to read a trace (columns, time_unit, block_size, same_instant, zero_output), and for clients those of
+    `scheduler_core.spec.drawing.Drawing`. The stored name is made here; a file's own name is never used.
     """
     require_person(owner)
     name = _dataset_name(name)
     with tempfile.TemporaryDirectory(prefix="headway-") as folder:
-        path, sha256 = _receive(file, Path(folder) / "trace")
-        trace, inspection = _inspect(path, format, options or {})
+        trace, inspection = _inspect([file, *more], format, options or {}, Path(folder))
+        assert trace.file is not None  # what was inspected lies there
+        path = Path(trace.file)
         dataset = Dataset(owner=owner, name=name, format=inspection["format"], inspection=inspection)
         dataset.options = trace.model_dump(mode="json", include=set(TRACE_OPTIONS), exclude_none=True)
-        dataset.sha256, dataset.bytes = sha256, path.stat().st_size
+        dataset.sha256, dataset.bytes = inspection["sha256"], path.stat().st_size
         with path.open("rb") as stream:
             dataset.file.save(f"{new_id('file')}.trace", File(stream), save=False)
         try:
@@ -69,11 +77,11 @@ def inspect_trace(
     file: File,  # type: ignore[type-arg]
     format: str | None = None,  # noqa: A002
     options: dict[str, Any] | None = None,
+    more: Sequence[File] = (),  # type: ignore[type-arg]
 ) -> dict[str, Any]:
-    """What the reader finds in a trace file, without keeping it; `InputError` when it is refused."""
+    """What the reader finds in a trace or a log, without keeping it; `InputError` when it is refused."""
     with tempfile.TemporaryDirectory(prefix="headway-") as folder:
-        path, _ = _receive(file, Path(folder) / "trace")
-        return _inspect(path, format, options or {})[1]
+        return _inspect([file, *more], format, options or {}, Path(folder))[1]
 
 
 def _dataset_name(name: str) -> str:
@@ -83,30 +91,57 @@ def _dataset_name(name: str) -> str:
     return name
 
 
-def _receive(file: File, target: Path) -> tuple[Path, str]:  # type: ignore[type-arg]
-    """Copy an upload to ``target`` under the size limit; the path and its SHA-256."""
+def _receive(file: File, target: Path, held: int) -> Upload:  # type: ignore[type-arg]
+    """Copy an upload to ``target``; it and the ``held`` bytes of those before it are under the size limit."""
     digest, size = hashlib.sha256(), 0
     with target.open("wb") as sink:
         for chunk in file.chunks():
             size += len(chunk)
-            if size > settings.TRACE_UPLOAD_MAX_BYTES:
+            if held + size > settings.TRACE_UPLOAD_MAX_BYTES:
                 limit = settings.TRACE_UPLOAD_MAX_BYTES // 2**20
                 raise InputError([Problem("file", f"larger than {limit} MiB (HEADWAY_TRACE_MAX_MB)")])
             digest.update(chunk)
             sink.write(chunk)
     if size == 0:
         raise InputError([Problem("file", "the file is empty")])
-    return target, digest.hexdigest()
+    return Upload(target, Path(str(file.name or "file")).name[:200], digest.hexdigest())
 
 
-def _inspect(path: Path, file_format: str | None, options: dict[str, Any]) -> tuple[Trace, dict[str, Any]]:
-    unknown = [key for key in options if key not in TRACE_OPTIONS]
+def _inspect(
+    files: Sequence[File],  # type: ignore[type-arg]
+    kind: str | None,
+    options: dict[str, Any],
+    folder: Path,
+) -> tuple[Trace, dict[str, Any]]:
+    """How to read what was uploaded, a log once it is a trace, and what its reader finds."""
+    unknown = [key for key in options if key not in OPTIONS]
     if unknown:
-        known = ", ".join(TRACE_OPTIONS)
+        known = ", ".join(OPTIONS)
         raise InputError([Problem(f"options.{key}", f"unknown option; known: {known}") for key in unknown])
-    trace = parse(Trace, {"file": str(path), "format": file_format or None, **options})
+    uploads: list[Upload] = []
+    for number, file in enumerate(files):
+        held = sum(item.path.stat().st_size for item in uploads)
+        uploads.append(_receive(file, folder / f"upload-{number}", held))
+    origin: dict[str, Any] = {}
+    if kind in FORMATS:
+        made = convert(uploads, kind, options, folder)
+        path, options, origin = made.path, made.options, {"origin": made.origin}
+    else:
+        path, options = uploads[0].path, {"format": kind or None, **options}
+        _only_a_trace(uploads, options)
+    trace = parse(Trace, {"file": str(path), **options})
     given = trace.model_dump(exclude={"file"}, exclude_unset=True)
-    return trace, inspect(path, **given).canonical()
+    return trace, {**inspect(path, **given).canonical(), **origin}
+
+
+def _only_a_trace(uploads: Sequence[Upload], options: dict[str, Any]) -> None:
+    problems = [
+        Problem(f"options.{name}", f"belongs to format {CLIENTS}") for name in options if name in Drawing.model_fields
+    ]
+    if len(uploads) > 1:
+        problems.append(Problem("file", f"a trace is one file, here are {len(uploads)}"))
+    if problems:
+        raise InputError(problems)
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import json
 import secrets
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,7 +20,8 @@ def convert(
         str,
         typer.Option(
             "--from",
-            help="otlp (GenAI spans), litellm (gateway log), vllm or sglang (server log), dynamo (agent trace).",
+            help="otlp (GenAI spans), litellm (gateway log), vllm or sglang (server log), dynamo (agent trace), "
+            "llmservingsim-agentic (sessions of calls).",
         ),
     ],
 ) -> None:
@@ -29,8 +30,8 @@ def convert(
     from scheduler_core.workload.logs.readers import read_log
 
     found = read_log(log, kind, salt=_salt())
-    for reason, count in found.skipped.items():
-        say(f"left out: {count} {reason}")
+    for reason, left in found.skipped.items():
+        say(f"left out: {reason} ({left})")
     if found.observed_hit_share is not None:
         say(f"the server found {share(found.observed_hit_share)} of the prompt tokens in its prefix cache")
     _write(found, trace)
@@ -60,10 +61,7 @@ def _write(found: ReadLog, trace: Path) -> None:
     with whole(trace) as unfinished:
         unfinished.write_text("".join(f"{line}\n" for line in found.lines()), encoding="utf-8")
     say(f"wrote {len(found.requests)} requests to {trace}")
-    setting: dict[str, Any] = {"file": str(trace), "format": "jsonl", "time_unit": "s", "columns": found.columns}
-    if found.block_size is not None:
-        setting["block_size"] = found.block_size
-    print(f"trace: {json.dumps(setting)}")
+    print(f"trace: {json.dumps({'file': str(trace), **found.reading})}")
 
 
 def _salt() -> bytes:

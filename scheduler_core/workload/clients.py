@@ -87,6 +87,10 @@ class Client:
             prompt, output = self._lengths(span.start_s + at_ns // NS_PER_S)
             yield LoggedRequest(at_ns, prompt.at(prompts.at(number)), output.at(outputs.at(number)), tenant=self.name)
 
+    def expected(self, span: Span) -> float:
+        """How many requests ``span`` brings on average."""
+        return sum(float(window.rate) * (stop - start) for window, start, stop in self._within(span)) * span.scale
+
     def _arrivals(self, span: Span, stream: Stream) -> Iterator[Ns]:
         """Unit gaps laid along the cumulative rate, each of the window in which the gap begins."""
         due, number, done = None, 0, Fraction(0)
@@ -147,12 +151,12 @@ def _windows(path: Path) -> tuple[Window, ...]:
                 window = _window(row)
             except (ValueError, IndexError):
                 message = "is not: start of window (s), requests/s, variation, Gamma or Weibull, two parameters"
-                raise InputError([Problem(f"{path} line {number}", message)]) from None
+                raise InputError([Problem(f"{path.name} line {number}", message)]) from None
             if windows and window.start_s <= windows[-1].start_s:
-                raise InputError([Problem(f"{path} line {number}", "windows must begin one after the other")])
+                raise InputError([Problem(f"{path.name} line {number}", "windows must begin one after the other")])
             windows.append(window)
     if not windows:
-        raise InputError([Problem(str(path), "has no windows")])
+        raise InputError([Problem(path.name, "has no windows")])
     return tuple(windows)
 
 
@@ -171,7 +175,7 @@ def _window(row: Sequence[str]) -> Window:
 def _histograms(folder: Path, name: str) -> dict[int, tuple[Histogram, Histogram]]:
     plain, packed = folder / f"{name}{_LENGTHS}", folder / f"{name}{_LENGTHS}.gz"
     if not plain.is_file() and not packed.is_file():
-        raise InputError([Problem(str(plain), f"is missing beside {name}{_RATES}")])
+        raise InputError([Problem(plain.name, f"is missing beside {name}{_RATES}")])
     path = plain if plain.is_file() else packed
     try:
         raw = path.read_bytes()
@@ -179,10 +183,10 @@ def _histograms(folder: Path, name: str) -> dict[int, tuple[Histogram, Histogram
         found = {int(start): _pair(window) for start, window in data.items()}
     except (ValueError, SyntaxError, TypeError, KeyError, AttributeError, OSError, EOFError) as error:
         message = f"is not an object of windows with input_tokens and output_tokens: {error}"
-        raise InputError([Problem(str(path), message)]) from None
+        raise InputError([Problem(path.name, message)]) from None
     usable = {start: pair for start, pair in found.items() if pair is not None}
     if not usable:
-        raise InputError([Problem(str(path), "has no window with lengths")])
+        raise InputError([Problem(path.name, "has no window with lengths")])
     return usable
 
 

@@ -42,6 +42,7 @@ def preview(plan: ArrivalPlan) -> dict[str, Any]:
         "sessions": len({request.session for request in plan.requests} - {None}),
         "block_size": plan.block_size,
         "prefix": _prefix(plan),
+        "observed_hit_share": plan.observed_hit_share,
         "notes": list(plan.notes),
     }
 

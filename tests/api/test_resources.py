@@ -1,5 +1,6 @@
 """What each resource answers when all is well."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -140,6 +141,20 @@ def test_a_trace_is_inspected_then_imported(api: Api) -> None:
     spec = {"trace": {"dataset": response.json()["id"], "rate_rps": 2}}
     made = api.post("/workloads", {"name": "mine", "spec": spec}).json()
     assert made["versions"][0]["dataset"] == response.json()["id"]
+
+
+def test_logs_and_clients_are_imported_by_format(api: Api) -> None:
+    row = {"startTime": 1.0, "prompt_tokens": 5, "completion_tokens": 2}
+    log = SimpleUploadedFile("g.jsonl", json.dumps(row).encode())
+    seen: Any = api.upload("/datasets/inspect", {"file": log, "format": "litellm"})
+    assert seen.json()["origin"]["title"] == "LiteLLM log" and seen.json()["rows"] == 1
+    windows = {"0": {"input_tokens": "{10: 1.0}", "output_tokens": "{5: 1.0}"}}
+    files = {
+        "file": SimpleUploadedFile("a-trace.csv", b"0,5,1,Gamma,1.0,0.2\n"),
+        "more": [SimpleUploadedFile("a-dataset.json", json.dumps(windows).encode())],
+    }
+    made: Any = api.upload("/datasets", {**files, "format": "servegen", "for_s": 10})
+    assert made.status_code == 201 and made.json()["inspection"]["tenants"] == {"a": made.json()["inspection"]["rows"]}
 
 
 def test_a_broken_trace_is_refused_whole_with_its_line(api: Api) -> None:

@@ -1,6 +1,7 @@
 """Traces, plans and workloads."""
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,76 @@ class TestImportTrace:
         dataset = import_trace(owner=owner, file=upload(), name="x")
         assert list(selectors.datasets_visible_to(teammate)) == [dataset]
         assert not selectors.datasets_visible_to(outsider).exists()
+
+
+def gateway_log(*rows: dict[str, Any]) -> ContentFile:  # type: ignore[type-arg]
+    plain = {"startTime": 100.0, "prompt_tokens": 64, "completion_tokens": 4}
+    return ContentFile("\n".join(json.dumps(plain | row) for row in rows).encode(), name="gateway.jsonl")
+
+
+CLIENT = {
+    "a-trace.csv": "0,5,1,Gamma,1.0,0.2\n",
+    "a-dataset.json": json.dumps({"0": {"input_tokens": "{10: 1.0}", "output_tokens": "{5: 1.0}"}}),
+}
+
+
+class TestImportLog:
+    def test_a_log_becomes_a_trace_and_its_text_is_gone(self, owner: User, settings: Any) -> None:
+        """Two prompts with the same 256 characters, 64 tokens: 4 blocks each, all of the second reusable; 16 were hit.
+
+        The third row says no prompt tokens, so it is left out with its line.
+        """
+        secret = [{"role": "user", "content": "secret! " * 32}]
+        usage = {"usage_object": {"prompt_tokens_details": {"cached_tokens": 16}}}
+        rows = [{"messages": secret, "metadata": usage}, {"messages": secret, "startTime": 101.5, "metadata": usage}]
+        file = gateway_log(*rows, {"prompt_tokens": None})
+        dataset = import_trace(owner=owner, file=file, name="x", format="litellm", options={"same_instant": "spread"})
+        assert all(b"secret" not in path.read_bytes() for path in stored(Path(settings.MEDIA_ROOT)))
+        found = dataset.inspection
+        assert (found["rows"], found["span_s"], found["prefix_hit_share"]) == (2, 1.5, 0.5)
+        assert (found["observed_hit_share"], found["same_instant"]) == (32 / 128, "spread")
+        assert found["origin"]["kind"] == "litellm" and found["origin"]["files"][0]["name"] == "gateway.jsonl"
+        assert found["origin"]["left_out"] == [{"reason": "rows without prompt_tokens", "rows": 1, "first": "line 3"}]
+        plan = freeze(spec={"trace": {"dataset": dataset.pk}}, user=owner)
+        assert (plan.requests, plan.prompt_tokens) == (2, 128)
+
+    def test_fitted_clients_are_drawn_the_same_by_seed(self, owner: User) -> None:
+        def drawn(seed: int) -> Dataset:
+            file, other = (ContentFile(text.encode(), name=name) for name, text in CLIENT.items())
+            options = {"for_s": 20, "draw_seed": seed}
+            return import_trace(owner=owner, file=file, more=[other], name="x", format="servegen", options=options)
+
+        first, again, other = drawn(1), drawn(1), drawn(2)
+        assert first.inspection["digest"] == again.inspection["digest"] != other.inspection["digest"]
+        assert first.inspection["output_tokens"] == 5 * first.inspection["rows"]
+        assert 60 < first.inspection["rows"] < 140
+
+    @pytest.mark.parametrize(
+        ("name", "text", "format_", "options", "words"),
+        [
+            ("my.log", "{", "litellm", {}, r"my\.log line 1: not JSON"),
+            ("my.log", "hello\n", "vllm", {}, r"my\.log: holds no usable request"),
+            ("my.log", "{}", "otlp", {"time_unit": "s"}, "options.time_unit: does not belong to a log"),
+            ("t.csv", TRACE, "azure-2023", {"for_s": 5}, "options.for_s: belongs to format servegen"),
+            ("a-trace.csv", "0,x\n", "servegen", {}, r"a-trace\.csv line 1"),
+            ("a-trace.csv", CLIENT["a-trace.csv"], "servegen", {}, r"a-dataset\.json: is missing"),
+            ("evil.csv", "0", "servegen", {}, "NAME-dataset.json"),
+        ],
+    )
+    def test_what_is_wrong_names_file_and_line_and_nothing_is_kept(
+        self, owner: User, settings: Any, name: str, text: str, format_: str, options: dict[str, Any], words: str
+    ) -> None:
+        file = ContentFile(text.encode(), name=f"../{name}")
+        with pytest.raises(InputError, match=words):
+            import_trace(owner=owner, file=file, name="x", format=format_, options=options)
+        assert not stored(Path(settings.MEDIA_ROOT))
+
+    def test_too_many_requests_and_files_are_refused(self, owner: User) -> None:
+        file, other = (ContentFile(text.encode(), name=name) for name, text in CLIENT.items())
+        with pytest.raises(InputError, match="about 5,000,000 requests would be drawn"):
+            inspect_trace(file=file, more=[other], format="servegen", options={"for_s": 1_000_000})
+        with pytest.raises(InputError, match="a trace is one file, here are 2"):
+            inspect_trace(file=upload(), more=[upload()])
 
 
 class TestDeleteDataset:

@@ -1,5 +1,6 @@
 """Making things in the browser: form and YAML, preview, refusals at the field, clones."""
 
+import json
 from typing import Any
 
 import pytest
@@ -157,6 +158,19 @@ def test_a_trace_is_imported_with_what_its_reader_found(browser: Client) -> None
     page = browser.get(answer["Location"]).content.decode()
     assert "no two rows share a time" in page  # of the two at 1 s, one has no output and is left out
     assert dataset.inspection["zero_output_rows"] == 1
+
+
+def test_a_log_is_imported_as_a_trace_and_says_where_it_came_from(browser: Client) -> None:
+    rows = [{"startTime": n, "prompt_tokens": 5, "completion_tokens": 2} for n in range(3)]
+    log = "\n".join(json.dumps(row) for row in [*rows, {"note": "no request"}])
+    form = browser.get("/traces/new/").content.decode()
+    assert "LiteLLM log (litellm)" in form and 'name="draw_seed"' in form
+    file = SimpleUploadedFile("gateway.jsonl", log.encode())
+    page = browser.post("/traces/new/", {"file": file, "format": "litellm"}, follow=True).content.decode()
+    assert "LiteLLM log: gateway.jsonl" in page and "rows without startTime" in page and "line 4" in page
+    refused = browser.post("/traces/new/", {"file": SimpleUploadedFile("g.jsonl", b"{"), "format": "litellm"})
+    assert refused.status_code == 422 and "g.jsonl line 1" in refused.content.decode()
+    assert Dataset.objects.count() == 1
 
 
 def test_a_refused_trace_leaves_nothing(browser: Client) -> None:

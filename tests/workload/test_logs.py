@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.spec.workload import Trace
+from scheduler_core.spec.workload import Trace, WorkloadSpec
 from scheduler_core.types.errors import InputError
+from scheduler_core.workload.freeze import freeze
 from scheduler_core.workload.logs.hashing import text_blocks
 from scheduler_core.workload.logs.readers import read_log
+from scheduler_core.workload.logs.rows import LeftOut
 from scheduler_core.workload.traces.reader import read_trace
 
 SALT = b"s" * 32
@@ -44,7 +46,7 @@ def test_spans_become_a_trace_that_reads_back(tmp_path: Path) -> None:
     data = otlp(span(2_500_000_000, 64, 9, shared + two, "c1"), http, span(1_000_000_000, 64, 5, shared + one, "c1"))
     (tmp_path / "spans.json").write_text(json.dumps(data))
     found = read_log(tmp_path / "spans.json", "otlp", salt=SALT)
-    assert found.skipped == {"spans without token counts": 1}
+    assert found.skipped == {"spans without token counts": LeftOut(1, "item 1, span 2")}
     first, second = (request.blocks for request in found.requests)
     assert len(first) == len(second) == 4
     assert first[:2] == second[:2] and first[2] != second[2]
@@ -72,7 +74,10 @@ def test_gateway_rows_keep_failures_without_output(tmp_path: Path) -> None:
         (101, 7, 0),
     ]
     assert found.requests[0].tenant == "search"
-    assert found.skipped == {"rows whose prompt_tokens is no number": 1, "rows without startTime": 1}
+    assert found.skipped == {
+        "rows whose prompt_tokens is no number": LeftOut(1, "line 3"),
+        "rows without startTime": LeftOut(1, "line 4"),
+    }
 
 
 def test_without_the_salt_nothing_can_be_confirmed() -> None:
@@ -87,14 +92,14 @@ def test_without_the_salt_nothing_can_be_confirmed() -> None:
     ("content", "kind", "words"),
     [
         ("{}", "otlp", "holds no usable request"),
-        ("{", "litellm", "line 1"),
+        ("{", "litellm", "mine.jsonl line 1: not JSON"),
         ("{}", "csv", "is not one of otlp, litellm"),
     ],
 )
 def test_what_is_no_such_log_is_refused(content: str, kind: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "f").write_text(content)
     with pytest.raises(InputError, match=words):
-        read_log(tmp_path / "f", kind, salt=SALT)
+        read_log(tmp_path / "f", kind, salt=SALT, source="mine.jsonl")
 
 
 def test_azure_2025_is_told_from_2024_by_its_images(tmp_path: Path) -> None:
@@ -110,3 +115,36 @@ def test_llmservingsim_counts_nanoseconds(tmp_path: Path) -> None:
     (tmp_path / "w.jsonl").write_text("\n".join(map(json.dumps, rows)))
     trace = read_trace(tmp_path / "w.jsonl", Trace.model_validate({"file": "x"}))
     assert trace.format == "llmservingsim" and trace.span_ns == 2 * 10**8
+
+
+def test_llmservingsim_sessions_wait_for_their_tools(tmp_path: Path) -> None:
+    """A session of three calls and a single request between; the second call waits 2 s for its tool, the third none.
+
+    The first two prompts share their first 16 tokens.
+    """
+    ids = list(range(32))
+    calls = [
+        {"input_toks": 32, "output_toks": 3, "tool_duration_ns": 2 * 10**9, "input_tok_ids": ids},
+        {"input_toks": 32, "output_toks": 4, "tool_duration_ns": 0, "input_tok_ids": [*ids[:16], *[7] * 16]},
+        {"input_toks": 60, "output_toks": 5, "tool_duration_ns": 0},
+    ]
+    rows = [
+        {"session_id": "task-0", "arrival_time_ns": 10**9, "sub_requests": calls},
+        {"input_toks": 9, "output_toks": 2, "arrival_time_ns": 0},
+        {"session_id": "task-1", "arrival_time_ns": 10**9, "sub_requests": [calls[0], {"input_toks": 9}]},
+    ]
+    (tmp_path / "w.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = read_log(tmp_path / "w.jsonl", "llmservingsim-agentic", salt=SALT)
+    assert found.skipped == {"rows without output_toks": LeftOut(2, "line 3, call 1")}
+    first, second = found.requests[1].blocks, found.requests[2].blocks
+    assert len(first) == len(second) == 2 and first[0] == second[0] and first[1] != second[1]
+    (tmp_path / "t.jsonl").write_text("\n".join(found.lines()))
+    spec = WorkloadSpec.model_validate({"trace": {"file": str(tmp_path / "t.jsonl"), **found.reading}})
+    assert spec.trace is not None
+    requests = freeze(spec, trace=read_trace(tmp_path / "t.jsonl", spec.trace)).requests
+    assert [(r.prompt_tokens, r.after, r.arrival_ns) for r in requests] == [
+        (9, (), 0),
+        (32, (), 10**9),
+        (32, (1,), 2 * 10**9),
+        (60, (2,), 0),
+    ]

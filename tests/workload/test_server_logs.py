@@ -7,6 +7,7 @@ from typing import Any
 
 from scheduler_core.types.time import NS_PER_S
 from scheduler_core.workload.logs.readers import read_log
+from scheduler_core.workload.logs.rows import LeftOut
 
 SALT = b"s" * 32
 PARAMS = "SamplingParams(n=1, temperature=0.0, ignore_eos={ignore}, max_tokens={limit}, min_tokens=0)"
@@ -82,7 +83,7 @@ def test_vllm_requests_that_say_too_little_are_left_out_with_the_flag_that_would
     # The line with the parameters comes after the ids and must not forget them.
     found = read(tmp_path, "vllm", lines)
     assert [(r.prompt_tokens, r.output_tokens) for r in found.requests] == [(3, 1)]
-    assert sum(found.skipped.values()) == 2
+    assert {left.first: left.rows for left in found.skipped.values()} == {"line 1": 1, "line 2": 1}
     assert any("log level DEBUG" in reason and "prompt_token_ids" in reason for reason in found.skipped)
     assert any("--enable-log-outputs" in reason for reason in found.skipped)
 
@@ -128,7 +129,7 @@ def test_sglang_requests_began_as_long_before_their_end_as_they_took(tmp_path: P
     assert found.observed_hit_share == 32 / 80
     first, second = (request.blocks for request in found.requests)
     assert len(first) == 2 and first == second
-    assert found.skipped == {"rows without completion_tokens": 1}
+    assert found.skipped == {"rows without completion_tokens": LeftOut(1, "line 6")}
 
 
 def test_sglang_cuts_long_prompts_in_the_middle_and_only_their_beginning_is_used(tmp_path: Path) -> None:
@@ -193,4 +194,4 @@ def test_dynamo_requests_keep_trajectories_and_replay_hashes(tmp_path: Path) -> 
     assert first[0] == second[0] and first[1] != second[1]
     assert found.block_size == 64
     assert found.observed_hit_share == 0.5
-    assert set(found.skipped.values()) == {1} and len(found.skipped) == 2
+    assert [(left.rows, left.first) for left in found.skipped.values()] == [(1, "line 4"), (1, "line 5")]

@@ -16,17 +16,29 @@ from controlplane.api.base import ApiView, ListView, created
 from controlplane.api.downloads import attachment
 from controlplane.api.fields import ChoiceField, Input, Link, ObjectField
 from controlplane.workloads import selectors, services
+from controlplane.workloads.logs import IMPORTED
 from controlplane.workloads.models import Dataset
-from scheduler_core.spec.workload import TRACE_FORMATS
+from scheduler_core.spec.drawing import Drawing
 
 TAGS = ["traces"]
+
+
+def _drawn(name: str) -> str:
+    return f"Format servegen: {Drawing.model_fields[name].description}"
 
 
 class TraceIn(Input):
     """A trace file and how to read it."""
 
-    file = serializers.FileField(help_text="The trace file.")
-    format = ChoiceField(TRACE_FORMATS, required=False, help_text="Absent: found out from its first rows.")
+    file = serializers.FileField(help_text="The trace file, or a log that is made into one and not kept.")
+    more = serializers.ListField(
+        child=serializers.FileField(), required=False, help_text="Format servegen: the other files of the clients."
+    )
+    format = ChoiceField(
+        [name for name, _ in IMPORTED],
+        required=False,
+        help_text="Absent: a trace, its format found out from its first rows. Logs and clients must be named.",
+    )
     columns = serializers.CharField(
         required=False, help_text='Column names of a csv or jsonl file, as JSON: {"arrival": "t", ...}.'
     )
@@ -34,6 +46,10 @@ class TraceIn(Input):
     block_size = serializers.IntegerField(required=False, min_value=1, max_value=1_000_000)
     same_instant = ChoiceField(["keep", "spread"], required=False)
     zero_output = ChoiceField(["drop", "one"], required=False)
+    from_s = serializers.IntegerField(required=False, min_value=0, help_text=_drawn("from_s"))
+    for_s = serializers.IntegerField(required=False, min_value=1, help_text=_drawn("for_s"))
+    rate_scale = serializers.FloatField(required=False, help_text=_drawn("rate_scale"))
+    draw_seed = serializers.IntegerField(required=False, min_value=0, help_text=_drawn("draw_seed"))
 
     def validate_columns(self, value: str) -> Any:
         try:
@@ -78,11 +94,11 @@ class Datasets(ListView):
 
     @extend_schema(operation_id="datasets_import", tags=TAGS, request=DatasetIn, responses={201: DatasetOut})
     def post(self, request: Request) -> Response:
-        """Import a trace file: all of it or nothing."""
+        """Import a trace file, or make one of a log or of fitted clients: all of it or nothing."""
         options = self.read(DatasetIn)
-        file, format_ = options.pop("file"), options.pop("format", None)
-        name = options.pop("name", "") or str(file.name)[:100]
-        dataset = services.import_trace(owner=self.person, file=file, name=name, format=format_, options=options)
+        given = {name: options.pop(name) for name in ("file", "more", "format") if name in options}
+        name = options.pop("name", "") or str(given["file"].name)[:100]
+        dataset = services.import_trace(owner=self.person, name=name, options=options, **given)
         data = DatasetOut(dataset, context={"request": request}).data
         return created(data, data["url"])
 
@@ -96,8 +112,8 @@ class DatasetInspection(ApiView):
     def post(self, request: Request) -> Response:
         """Inspect a trace file without importing it."""
         options = self.read(TraceIn)
-        file, format_ = options.pop("file"), options.pop("format", None)
-        return Response(services.inspect_trace(file=file, format=format_, options=options))
+        given = {name: options.pop(name) for name in ("file", "more", "format") if name in options}
+        return Response(services.inspect_trace(options=options, **given))
 
 
 class DatasetDetail(ApiView):

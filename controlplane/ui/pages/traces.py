@@ -17,12 +17,16 @@ from controlplane.ui.specform.building import Setting
 from controlplane.ui.specform.nodes import Group
 from controlplane.ui.specform.reading import read
 from controlplane.workloads import selectors, services
+from controlplane.workloads.logs import IMPORTED
+from scheduler_core.spec.drawing import Drawing
 from scheduler_core.spec.workload import TRACE_FORMATS, Trace
 from scheduler_core.types.errors import InputError, Problem
 
 # Fields that belong to playing a trace, not to reading it.
 _PLAYING = ("dataset", "rows", "rate_rps", "lengths_scale")
-_SETTING = Setting(hidden=frozenset((Trace, name) for name in _PLAYING))
+_SETTING = Setting(
+    hidden=frozenset((Trace, name) for name in _PLAYING), choices={(Trace, "format"): (("", "find out"), *IMPORTED)}
+)
 
 
 @login_required
@@ -40,24 +44,29 @@ def index(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def new(request: HttpRequest) -> HttpResponse:
-    """Import a trace file: taken whole after its reader accepted every row, or refused whole with line numbers."""
+    """Import a trace file: taken whole after its reader accepted every row, or refused whole with line numbers.
+
+    A log, or the files of fitted clients, become a trace on the way.
+    """
     person = require_person(request.user)
-    editor = Editor(Trace, _SETTING)
+    editor, drawing = Editor(Trace, _SETTING), Editor(Drawing, Setting())
     name = request.POST.get("name", "").strip()
     if request.method == "POST":
         try:
             editor.data = read(Trace, request.POST, _SETTING)
-            upload = request.FILES.get("file")
-            if upload is None:
+            drawing.data = read(Drawing, request.POST, Setting())
+            file, *more = request.FILES.getlist("file") or [None]
+            if file is None:
                 raise InputError([Problem("file", "choose a trace file")])
-            options = dict(editor.data)
+            options = {**editor.data, **drawing.data}
             chosen = options.pop("format", None)
-            stem = (upload.name or "trace").rsplit(".", 1)[0][:100]
+            stem = (file.name or "trace").rsplit(".", 1)[0][:100]
             dataset = services.import_trace(
-                owner=person, file=upload, name=name or stem, format=chosen, options=options
+                owner=person, file=file, name=name or stem, format=chosen, options=options, more=more
             )
         except InputError as error:
             editor.fail(error, prefix="options")
+            drawing.fail(error, prefix="options")
         else:
             messages.success(request, f"“{dataset.name}” is imported. Check below that it was read as you meant it.")
             return redirect("trace", dataset.pk)
@@ -68,6 +77,8 @@ def new(request: HttpRequest) -> HttpResponse:
     context = {
         "editor": editor,
         "tree": tree,
+        "drawing": drawing.tree,
+        "drawing_open": bool(drawing.data),
         "name": name,
         "file_error": problems.get("file"),
         "name_error": problems.get("name"),

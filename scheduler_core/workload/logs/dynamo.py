@@ -18,10 +18,10 @@ from scheduler_core.workload.logs.rows import LoggedRequest, Row, UnusableRowErr
 def dynamo(path: Path) -> Iterator[Row]:
     """Requests of a trace file."""
     sizes: set[int] = set()
-    for data in objects(path):
+    for place, data in objects(path):
         event = data.get("event", data) if isinstance(data, dict) else data
         if isinstance(event, dict) and event.get("event_type") == "request_end":
-            yield partial(_request, event, sizes)
+            yield Row(place, partial(_request, event, sizes))
 
 
 def _request(event: Mapping[str, Any], sizes: set[int], salt: bytes) -> LoggedRequest:

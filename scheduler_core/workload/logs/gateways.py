@@ -12,8 +12,8 @@ from scheduler_core.workload.logs.rows import BLOCK_SIZE, LoggedRequest, Row, Un
 
 def litellm(path: Path) -> Iterator[Row]:
     """LiteLLM's standard logging payload, one JSON object a request."""
-    for data in objects(path):
-        yield partial(_payload, data)
+    for place, data in objects(path):
+        yield Row(place, partial(_payload, data))
 
 
 def _payload(data: Any, salt: bytes) -> LoggedRequest:

@@ -14,29 +14,38 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _GZIP = b"\x1f\x8b"
 
 
-def objects(path: Path) -> Iterator[Any]:
-    """The JSON objects of a file: one whole value, or one a line."""
+def objects(path: Path) -> Iterator[tuple[str, Any]]:
+    """The JSON objects of a file with their places: one whole value or the items of one list, or one a line.
+
+    Raises:
+        InputError: a line is not JSON.
+    """
     with _opened(path, errors="strict") as file:
         text = file.read()
     try:
         data = json.loads(text)
-        yield from data if isinstance(data, list) else [data]
+        items = data if isinstance(data, list) else [data]
+        yield from ((f"item {number}", item) for number, item in enumerate(items, start=1))
         return
     except ValueError:
         pass
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             try:
-                yield json.loads(line)
+                item = json.loads(line)
             except ValueError as error:
-                raise InputError([Problem(f"{path} line {number}", f"not JSON: {error}")]) from None
+                raise InputError([Problem(f"line {number}", f"not JSON: {error}")]) from None
+            yield f"line {number}", item
 
 
-def plain_lines(path: Path) -> Iterator[str]:
-    """Lines of a server's log, one at a time, without the colours of a terminal; what is no UTF-8 is replaced."""
+def plain_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Lines of a server's log with their places, one at a time, without the colours of a terminal.
+
+    What is no UTF-8 is replaced.
+    """
     with _opened(path, errors="replace") as file:
-        for line in file:
-            yield _COLOUR.sub("", line).rstrip("\r\n")
+        for number, line in enumerate(file, start=1):
+            yield f"line {number}", _COLOUR.sub("", line).rstrip("\r\n")
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """Readers of logs by kind."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.workload.logs.dynamo import dynamo
 from scheduler_core.workload.logs.gateways import litellm
-from scheduler_core.workload.logs.rows import ReadLog, Row, UnusableRowError, in_order
+from scheduler_core.workload.logs.llmservingsim import agentic
+from scheduler_core.workload.logs.rows import LeftOut, ReadLog, Row, UnusableRowError, in_order
 from scheduler_core.workload.logs.sglang import sglang
 from scheduler_core.workload.logs.spans import otlp
 from scheduler_core.workload.logs.vllm import vllm
@@ -17,26 +19,42 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "vllm": vllm,
     "sglang": sglang,
     "dynamo": dynamo,
+    "llmservingsim-agentic": agentic,
 }
+TITLES = {
+    "otlp": "OpenTelemetry GenAI spans",
+    "litellm": "LiteLLM log",
+    "vllm": "vLLM server log",
+    "sglang": "SGLang request log",
+    "dynamo": "Dynamo trace",
+    "llmservingsim-agentic": "LLMServingSim sessions",
+}
+"""What each kind of log is, for people."""
 
 
-def read_log(path: Path, kind: str, *, salt: bytes) -> ReadLog:
+def read_log(path: Path, kind: str, *, salt: bytes, source: str = "") -> ReadLog:
     """The requests of a log. ``salt`` keys the block identities of prompt text and token ids.
+
+    ``source`` is what problems call the file; its path where it is not given.
 
     Raises:
         InputError: the file cannot be read, is of another kind, or holds no usable request.
     """
+    source = source or str(path)
     reader = READERS.get(kind)
     if reader is None:
         raise InputError([Problem("format", f"{kind!r} is not one of {', '.join(READERS)}")])
-    skipped: dict[str, int] = {}
+    skipped: dict[str, LeftOut] = {}
     found = []
     try:
         for row in reader(path):
             try:
-                found.append(row(salt))
+                found.append(row.make(salt))
             except UnusableRowError as reason:
-                skipped[str(reason)] = skipped.get(str(reason), 0) + 1
+                before = skipped.get(str(reason), LeftOut(0, row.place))
+                skipped[str(reason)] = replace(before, rows=before.rows + 1)
+    except InputError as error:
+        raise InputError([Problem(f"{source} {item.where}", item.message) for item in error.problems]) from None
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise InputError([Problem(str(path), f"cannot be read: {error}")]) from None
-    return in_order(found, skipped, str(path))
+        raise InputError([Problem(source, f"cannot be read: {error}")]) from None
+    return in_order(found, skipped, source)

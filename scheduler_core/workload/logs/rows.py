@@ -15,7 +15,8 @@ class LoggedRequest:
     """A request as a log knows it; one that failed has no output.
 
     ``blocks`` are identities of shared beginnings, each of ``block_size`` tokens (absent: `BLOCK_SIZE`; one size for a
-    whole log), ``cached_tokens`` what the server found in its prefix cache.
+    whole log), ``cached_tokens`` what the server found in its prefix cache. One that names ``parents`` (ids of others)
+    is sent ``think_ns`` after the last of them has ended; its arrival then only says where it stands in the order.
     """
 
     arrival_ns: Ns
@@ -26,14 +27,36 @@ class LoggedRequest:
     blocks: tuple[int, ...] = ()
     block_size: int | None = None
     cached_tokens: int | None = None
+    id: str = ""
+    parents: tuple[str, ...] = ()
+    think_ns: Ns = 0
 
 
 class UnusableRowError(Exception):
     """A row is no usable request; the text is the reason."""
 
 
-Row = Callable[[bytes], LoggedRequest]
-"""Makes the request of a row with the salt of its block identities; `UnusableRowError` when it is none."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a log: where it stands, and what makes its request with the salt of block identities.
+
+    ``make`` raises `UnusableRowError` when the row is no usable request.
+    """
+
+    place: str
+    make: Callable[[bytes], LoggedRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """How many rows were no usable request for one reason, and where the first of them stands."""
+
+    rows: int
+    first: str
+
+    def __str__(self) -> str:
+        return self.first if self.rows == 1 else f"{self.rows} rows, the first {self.first}"
+
 
 BLOCK_SIZE = 16
 """Tokens behind each block identity."""
@@ -41,10 +64,10 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class ReadLog:
-    """The requests of a log in order of arrival, and how many rows said nothing usable, by reason."""
+    """The requests of a log in order of arrival, and the rows that said nothing usable, by reason."""
 
     requests: tuple[LoggedRequest, ...]
-    skipped: dict[str, int]
+    skipped: dict[str, LeftOut]
 
     @property
     def columns(self) -> dict[str, str]:
@@ -57,7 +80,15 @@ class ReadLog:
             found["cached_tokens"] = "cached_tokens"
         if any(request.blocks for request in self.requests):
             found["prefix_blocks"] = "prefix_blocks"
+        if any(request.parents for request in self.requests):
+            found |= {"id": "id", "parents": "parents", "think": "think_s"}
         return found
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The options of `spec.workload.Trace` that read `lines`."""
+        found: dict[str, Any] = {"format": "jsonl", "time_unit": "s", "columns": self.columns}
+        return found | ({} if self.block_size is None else {"block_size": self.block_size})
 
     @property
     def block_size(self) -> int | None:
@@ -85,14 +116,17 @@ class ReadLog:
             row |= {name: getattr(request, name) for name in ("tenant", "session", "cached_tokens") if name in columns}
             if "prefix_blocks" in columns:
                 row["prefix_blocks"] = list(request.blocks)
+            if "parents" in columns:
+                waits = request.think_ns / NS_PER_S
+                row |= {"id": request.id, "parents": list(request.parents), "think_s": waits}
             yield json.dumps(row)
 
 
-def in_order(found: Iterable[LoggedRequest], skipped: dict[str, int], source: str) -> ReadLog:
+def in_order(found: Iterable[LoggedRequest], skipped: dict[str, LeftOut], source: str) -> ReadLog:
     """The log's requests by arrival; `InputError` when there are none."""
     requests = tuple(sorted(found, key=lambda request: request.arrival_ns))
     if not requests:
-        reasons = ", ".join(f"{rows} {reason}" for reason, rows in skipped.items()) or "no rows"
+        reasons = ", ".join(f"{reason}: {left}" for reason, left in skipped.items()) or "no rows"
         raise InputError([Problem(source, f"holds no usable request ({reasons})")])
     return ReadLog(requests, skipped)
 

@@ -24,14 +24,14 @@ _CUT = 2048
 
 def sglang(path: Path) -> Iterator[Row]:
     """Requests by their end; what was still running when the log ends is not in it."""
-    for line in plain_lines(path):
+    for place, line in plain_lines(path):
         if line.startswith("{"):
             data = _parsed(line)
             if data.get("event") == "request.finished":
-                yield partial(_finished, data)
+                yield Row(place, partial(_finished, data))
         elif match := _TEXT_FORM.search(line):
             meta = {name: float(value) for name, value in _FIELD.findall(match[3])}
-            yield partial(_finished, {"timestamp": match[1], "out": {"meta_info": meta}})
+            yield Row(place, partial(_finished, {"timestamp": match[1], "out": {"meta_info": meta}}))
 
 
 def _parsed(line: str) -> Mapping[str, Any]:

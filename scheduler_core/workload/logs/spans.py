@@ -14,12 +14,14 @@ _CACHED = "gen_ai.usage.cache_read.input_tokens"
 
 def otlp(path: Path) -> Iterator[Row]:
     """Spans of GenAI calls, by the attributes of OpenTelemetry's semantic conventions."""
-    for data in objects(path):
+    number = 0
+    for place, data in objects(path):
         for resource in data.get("resourceSpans") or [] if isinstance(data, dict) else []:
             service = _attributes(resource.get("resource") or {}).get("service.name", "")
             for scope in resource.get("scopeSpans") or []:
                 for span in scope.get("spans") or []:
-                    yield partial(_span, span, str(service))
+                    number += 1
+                    yield Row(f"{place}, span {number}", partial(_span, span, str(service)))
 
 
 def _span(span: Mapping[str, Any], service: str, salt: bytes) -> LoggedRequest:

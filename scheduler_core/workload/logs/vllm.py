@@ -33,6 +33,7 @@ _HALF_A_YEAR = 6
 class _Logged:
     """What the log has said of a request so far."""
 
+    place: str
     arrival_ns: Ns
     prompt: tuple[int, ...] | None = None
     forced: int | None = None
@@ -43,21 +44,21 @@ def vllm(path: Path) -> Iterator[Row]:
     """Requests by the order of their lines; one that was cut off by the log's end has what was logged of it."""
     found: dict[str, _Logged] = {}
     clock = _Clock()
-    for line in plain_lines(path):
+    for place, line in plain_lines(path):
         match = _LINE.search(line)
         if match is None:
             continue
         at_ns, message = clock.read(*map(int, match.groups()[:5])), match[6]
         if received := _RECEIVED.match(message):
-            known, forced = found.setdefault(received[1], _Logged(at_ns)), _FORCED.match(received[2])
+            known, forced = found.setdefault(received[1], _Logged(place, at_ns)), _FORCED.match(received[2])
             known.forced = int(forced[1]) if forced else None
             known.prompt = known.prompt or _ids(_PROMPT_IDS, received[2])
         elif details := _DETAILS.match(message):
-            known = found.setdefault(details[1], _Logged(at_ns))
+            known = found.setdefault(details[1], _Logged(place, at_ns))
             known.prompt = _ids(_PROMPT_IDS, details[2])
         elif (answer := _ANSWER.match(message)) and answer[1] in found:
             found[answer[1]].answer += len(_ids(_ANSWER_IDS, answer[3]) or ())
-    return (partial(_request, logged) for logged in found.values())
+    return (Row(logged.place, partial(_request, logged)) for logged in found.values())
 
 
 def _request(logged: _Logged, salt: bytes) -> LoggedRequest:

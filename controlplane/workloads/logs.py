@@ -1,0 +1,109 @@
+"""Uploaded logs and fitted clients, made into traces: what a log said of prompts is dropped with it.
+
+Prompts become block identities under a salt that this installation derives from its secret key.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.utils.crypto import salted_hmac
+
+from scheduler_core.spec.drawing import Drawing
+from scheduler_core.spec.parse import parse
+from scheduler_core.spec.workload import TRACE_FORMATS
+from scheduler_core.types.errors import InputError, Problem
+from scheduler_core.workload.clients import Span, draw_requests, read_clients
+from scheduler_core.workload.logs.readers import TITLES, read_log
+from scheduler_core.workload.logs.rows import ReadLog, in_order
+
+CLIENTS = "servegen"
+FORMATS = {**TITLES, CLIENTS: "ServeGen clients"}
+"""What is converted at import, with a title for people."""
+IMPORTED = (
+    *((name, name) for name in TRACE_FORMATS),
+    *((name, f"{title} ({name})") for name, title in FORMATS.items()),
+)
+"""Every format of an import, with its title."""
+
+_CLIENT_FILE = re.compile(r"[\w.+-]{1,100}-(trace\.csv|dataset\.json(\.gz)?)")
+_KEPT_OPTIONS = ("same_instant", "zero_output")
+_MOST_REQUESTS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that was received: where it lies, what its owner calls it, its SHA-256."""
+
+    path: Path
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A trace made of uploads: its file, the options that read it, and where it came from."""
+
+    path: Path
+    options: dict[str, Any]
+    origin: dict[str, Any]
+
+
+def convert(uploads: Sequence[Upload], kind: str, options: dict[str, Any], folder: Path) -> Converted:
+    """The uploads, all of one ``kind`` of `FORMATS`, as a trace file in ``folder``.
+
+    Raises:
+        InputError: naming file and line, the option that belongs elsewhere, or the file that is missing.
+    """
+    found = _drawn(uploads, options, folder) if kind == CLIENTS else _logged(uploads, kind, options)
+    path = folder / "converted"
+    with path.open("w", encoding="utf-8") as sink:
+        sink.writelines(f"{line}\n" for line in found.lines())
+    kept = {name: options[name] for name in _KEPT_OPTIONS if name in options}
+    origin = {
+        "kind": kind,
+        "title": FORMATS[kind],
+        "files": [{"name": item.name, "sha256": item.sha256} for item in uploads],
+        "left_out": [
+            {"reason": reason, "rows": left.rows, "first": left.first} for reason, left in found.skipped.items()
+        ],
+    }
+    return Converted(path, {**found.reading, **kept}, origin)
+
+
+def _logged(uploads: Sequence[Upload], kind: str, options: dict[str, Any]) -> ReadLog:
+    _refuse(options, _KEPT_OPTIONS, f"does not belong to a log: what is in a {FORMATS[kind]} is known")
+    if len(uploads) > 1:
+        raise InputError([Problem("file", f"a {FORMATS[kind]} is one file, here are {len(uploads)}")])
+    salt = salted_hmac("controlplane.workloads.logs", "prompt blocks", algorithm="sha256").digest()
+    return read_log(uploads[0].path, kind, salt=salt, source=uploads[0].name)
+
+
+def _drawn(uploads: Sequence[Upload], options: dict[str, Any], folder: Path) -> ReadLog:
+    """Files are known by their names here, so only names of that form are taken, and put where nothing else lies."""
+    own = tuple(Drawing.model_fields)
+    _refuse(options, (*own, *_KEPT_OPTIONS), f"does not belong to {FORMATS[CLIENTS]}")
+    inside = folder / "clients"
+    inside.mkdir()
+    for item in uploads:
+        if not _CLIENT_FILE.fullmatch(item.name):
+            message = f"{item.name!r} is not named NAME-trace.csv, NAME-dataset.json or NAME-dataset.json.gz"
+            raise InputError([Problem("file", message)])
+        item.path.rename(inside / item.name)
+    drawing = parse(Drawing, {name: options[name] for name in own if name in options})
+    clients = read_clients(inside)
+    span = Span(drawing.from_s, drawing.for_s, drawing.rate_scale)
+    expected = sum(client.expected(span) for client in clients)
+    if expected > _MOST_REQUESTS:
+        message = f"about {expected:,.0f} requests would be drawn, at most {_MOST_REQUESTS:,}: draw fewer seconds"
+        raise InputError([Problem("for_s", message)])
+    names = ", ".join(client.name for client in clients)
+    return in_order(draw_requests(clients, span, seed=drawing.draw_seed), {}, names)
+
+
+def _refuse(options: dict[str, Any], known: Sequence[str], reason: str) -> None:
+    problems = [Problem(f"options.{name}", reason) for name in options if name not in known]
+    if problems:
+        raise InputError(problems)
