@@ -116,7 +116,8 @@ class TestImportLog:
         """
         secret = [{"role": "user", "content": "secret! " * 32}]
         usage = {"usage_object": {"prompt_tokens_details": {"cached_tokens": 16}}}
-        rows = [{"messages": secret, "metadata": usage}, {"messages": secret, "startTime": 101.5, "metadata": usage}]
+        first: dict[str, Any] = {"messages": secret, "metadata": usage}
+        rows = [first, {**first, "startTime": 101.5}]
         file = gateway_log(*rows, {"prompt_tokens": None})
         dataset = import_trace(owner=owner, file=file, name="x", format="litellm", options={"same_instant": "spread"})
         assert all(b"secret" not in path.read_bytes() for path in stored(Path(settings.MEDIA_ROOT)))

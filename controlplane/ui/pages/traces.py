@@ -55,9 +55,10 @@ def new(request: HttpRequest) -> HttpResponse:
         try:
             editor.data = read(Trace, request.POST, _SETTING)
             drawing.data = read(Drawing, request.POST, Setting())
-            file, *more = request.FILES.getlist("file") or [None]
-            if file is None:
+            uploads = request.FILES.getlist("file")
+            if not uploads:
                 raise InputError([Problem("file", "choose a trace file")])
+            file, *more = uploads
             options = {**editor.data, **drawing.data}
             chosen = options.pop("format", None)
             stem = (file.name or "trace").rsplit(".", 1)[0][:100]
