@@ -22,10 +22,11 @@ from scheduler_core.evidence.export.timeline import write_timeline
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.evidence.segments import read_records
 from scheduler_core.spec.parse import parse
+from scheduler_core.types.records import Record
 from scheduler_core.verdict.report.page import run_page
 
 TABLES = ("requests", "steps", "gaps")
-TIMELINE_MAX_BYTES = 256 * 1024 * 1024  # of records; viewers open no larger timeline than such records make
+RECORDS_MAX_BYTES = 256 * 1024 * 1024  # read for one answer; viewers open no larger timeline
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def offered(run: Run) -> list[RunExport]:
     allowed = {f"{table}.csv" for table in TABLES if f"{table}.parquet" in has}
     if run.summary:
         allowed |= {"report.html", "benchmark.json"}
-    if 0 < _segments_bytes(run) <= TIMELINE_MAX_BYTES:
+    if 0 < _segments_bytes(run) <= RECORDS_MAX_BYTES:
         allowed.add("timeline.json")
     return [kind for name, kind in RUN_EXPORTS.items() if name in allowed]
 
@@ -85,25 +86,39 @@ def _benchmark(run: Run, target: Path) -> None:
     target.write_text(json.dumps(benchmark(summary_of(run), role=role), indent=1), encoding="utf-8")
 
 
-def _timeline(run: Run, target: Path) -> None:
+def records_of(run: Run, folder: Path, *, purpose: str) -> Iterator[Record]:
+    """The records of the current attempt, in order, by way of copies in ``folder``; ``purpose`` is for the refusal.
+
+    Raises:
+        ConflictError: there are none, or more than `RECORDS_MAX_BYTES`.
+    """
     size = _segments_bytes(run)
     if not size:
-        raise ConflictError(f"{run.pk} has no records in attempt {run.attempt}: a timeline is drawn from them")
-    if size > TIMELINE_MAX_BYTES:
-        limit = TIMELINE_MAX_BYTES // 2**20
+        raise ConflictError(f"{run.pk} has no records in attempt {run.attempt}: {purpose} is drawn from them")
+    if size > RECORDS_MAX_BYTES:
+        limit = RECORDS_MAX_BYTES // 2**20
         raise ConflictError(
-            f"{run.pk} has {size // 2**20} MiB of records; a timeline is drawn of at most {limit} MiB. "
+            f"{run.pk} has {size // 2**20} MiB of records; {purpose} is drawn of at most {limit} MiB. "
             "Its tables say the same in less"
         )
-    write_timeline(read_records(_one_by_one(run, target.parent)), target)
+    return read_records(_one_by_one(run, folder))
+
+
+def copied_table(run: Run, name: str, folder: Path) -> Path:
+    """A copy of table ``name`` of the current attempt in ``folder``; `ConflictError` when the run has none."""
+    stored = artifacts(run=run).filter(name=f"{name}.parquet").first()
+    if stored is None:
+        raise ConflictError(f"{run.pk} has no {name} table in attempt {run.attempt}: it is written at a run's end")
+    return copy_file(stored.file, folder / f"{name}.parquet")
+
+
+def _timeline(run: Run, target: Path) -> None:
+    write_timeline(records_of(run, target.parent, purpose="a timeline"), target)
 
 
 def _table(name: str) -> Callable[[Run, Path], None]:
     def write(run: Run, target: Path) -> None:
-        stored = artifacts(run=run).filter(name=f"{name}.parquet").first()
-        if stored is None:
-            raise ConflictError(f"{run.pk} has no {name} table in attempt {run.attempt}: it is written at a run's end")
-        copy = copy_file(stored.file, target.with_name(f"{name}.parquet"))
+        copy = copied_table(run, name, target.parent)
         write_csv(copy, target)
         copy.unlink()
 

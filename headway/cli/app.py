@@ -10,6 +10,7 @@ from headway.cli import (
     isolate,
     judge,
     local,
+    path,
     policies,
     profiles,
     remote,
@@ -56,6 +57,7 @@ app.command("check")(remote.check)
 app.command("list")(show.list_experiments)
 app.command("show")(show.show)
 app.command("trust")(trust.trust)
+app.command("path")(path.path)
 app.command("watch")(remote.watch)
 app.command("cancel")(remote.cancel)
 app.command("retry")(remote.retry)

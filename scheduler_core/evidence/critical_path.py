@@ -1,9 +1,10 @@
-"""The critical path of one request: its sweep with, for each stretch, what it hid and whether removing it would help.
+"""The critical path of one request: its sweep, cut wherever what it hides changes, and whether removing it would help.
 
 The path's length is the elapsed time by construction: the sweep partitions arrival to last token.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from scheduler_core.evidence.expand import expand
@@ -116,15 +117,8 @@ class PathSpans:
         if self._arrived is None or self._last_token is None:
             return None
         spans = [span for span in self._spans if span.end_ns > span.start_ns]
-        stretches = []
-        for segment in sweep(spans, self._arrived, self._last_token):
-            under = {
-                span.kind
-                for span in spans
-                if span.kind != segment.kind and span.start_ns < segment.end_ns and span.end_ns > segment.start_ns
-            }
-            stretches.append(Stretch(segment.kind, segment.start_ns, segment.end_ns, tuple(sorted(under))))
-        return CriticalPath(self.request, tuple(stretches), tuple(spans))
+        segments = sweep(spans, self._arrived, self._last_token)
+        return CriticalPath(self.request, tuple(_stretches(segments, spans)), tuple(spans))
 
     def _move(self, record: Record) -> None:
         """The request is on its way to another instance."""
@@ -174,3 +168,24 @@ class PathSpans:
         self._stepped = step.available_ns
         if sampled:
             self._last_token = step.available_ns
+
+
+def _stretches(segments: Iterable[Segment], spans: Iterable[Segment]) -> Iterator[Stretch]:
+    """Each segment of the sweep, cut wherever what runs underneath begins or ends."""
+    edges = sorted(edge for span in spans for edge in ((span.start_ns, span.kind, 1), (span.end_ns, span.kind, -1)))
+    place, under = 0, Counter[str]()
+    for segment in segments:
+        since, hidden = segment.start_ns, None
+        at = segment.start_ns
+        while at < segment.end_ns:
+            while place < len(edges) and edges[place][0] <= at:
+                under[edges[place][1]] += edges[place][2]
+                place += 1
+            now = tuple(sorted(kind for kind, running in under.items() if running and kind != segment.kind))
+            if hidden is not None and now != hidden:
+                yield Stretch(segment.kind, since, at, hidden)
+                since = at
+            hidden = now
+            at = edges[place][0] if place < len(edges) else segment.end_ns
+        if hidden is not None:
+            yield Stretch(segment.kind, since, segment.end_ns, hidden)

@@ -1,5 +1,6 @@
 """The standard people, one of everything they own, and clients that sign in by token or by session."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from controlplane.accounts.models import User
 from controlplane.accounts.services import create_token
 from controlplane.endpoints.models import Endpoint
 from controlplane.endpoints.services import register
+from controlplane.evidence import exports
 from controlplane.evidence.models import Artifact, SampleChunk, Segment
+from controlplane.evidence.services import store_artifact, store_segment
 from controlplane.experiments.models import Experiment
 from controlplane.experiments.services import submit_experiment
 from controlplane.fleet.models import Profile, Worker
@@ -27,6 +30,8 @@ from controlplane.runs.models import Run
 from controlplane.studies.models import Study
 from controlplane.workloads.models import Dataset, Workload
 from controlplane.workloads.services import create_workload, import_trace
+from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter
+from tests.evidence.played import play, summarise
 from tests.samples import EXPERIMENT, POLICY, WORKLOAD
 
 PROFILE: dict[str, Any] = {
@@ -187,3 +192,30 @@ def _stored(name: str) -> str:
     from django.core.files.storage import default_storage
 
     return default_storage.save(name, ContentFile(b"{}"))
+
+
+@pytest.fixture
+def folder(world: World, tmp_path: Path) -> Path:
+    """A played run of 30 requests stored as the world's run: three or more segments, tables, summary."""
+    Segment.objects.all().delete()
+    Artifact.objects.all().delete()
+    run = world.run
+    Run.objects.filter(pk=run.pk).update(state="running", attempt=1)
+    records = play({"policy": "vllm_v1"}, {"requests": 30})
+    closed: list[SegmentInfo] = []
+    writer = SegmentWriter(tmp_path, records_per_segment=100, on_closed=closed.append)
+    for record in records:
+        writer.write(record)
+    writer.close()
+    assert len(closed) > 2
+    for info in closed:
+        store_segment(
+            run_id=run.pk, attempt=1, number=info.number, path=info.path, records=info.records, sha256=info.sha256
+        )
+    summary = summarise(records, tmp_path)
+    for name in exports.TABLES:
+        path = tmp_path / f"{name}.parquet"
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        store_artifact(run_id=run.pk, attempt=1, name=path.name, path=path, sha256=digest)
+    Run.objects.filter(pk=run.pk).update(state="succeeded", summary=summary.canonical())
+    return tmp_path

@@ -1,56 +1,23 @@
 """Exports over REST: what the stored evidence says, as attachments, and a clear word where it is missing."""
 
 import csv
-import hashlib
 import io
 import json
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import pytest
-
 from controlplane.evidence import exports
 from controlplane.evidence.models import Artifact, Segment
-from controlplane.evidence.services import store_artifact, store_segment
 from controlplane.experiments.models import Experiment
 from controlplane.runs.models import Run
 from scheduler_core.evidence.metrics import METRICS
-from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter
 from scheduler_core.evidence.side_by_side import FormulaTable
 from scheduler_core.evidence.tables import read_table
 from tests.api.conftest import Api, World
-from tests.evidence.played import play, summarise
 from tests.ui.samples import VERDICT
 
 NAMES = ("report.html", "timeline.json", "requests.csv", "steps.csv", "gaps.csv", "benchmark.json")
-
-
-@pytest.fixture
-def folder(world: World, tmp_path: Path) -> Path:
-    """A played run of 30 requests stored as the world's run: three or more segments, tables, summary."""
-    Segment.objects.all().delete()
-    Artifact.objects.all().delete()
-    run = world.run
-    Run.objects.filter(pk=run.pk).update(state="running", attempt=1)
-    records = play({"policy": "vllm_v1"}, {"requests": 30})
-    closed: list[SegmentInfo] = []
-    writer = SegmentWriter(tmp_path, records_per_segment=100, on_closed=closed.append)
-    for record in records:
-        writer.write(record)
-    writer.close()
-    assert len(closed) > 2
-    for info in closed:
-        store_segment(
-            run_id=run.pk, attempt=1, number=info.number, path=info.path, records=info.records, sha256=info.sha256
-        )
-    summary = summarise(records, tmp_path)
-    for name in exports.TABLES:
-        path = tmp_path / f"{name}.parquet"
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        store_artifact(run_id=run.pk, attempt=1, name=path.name, path=path, sha256=digest)
-    Run.objects.filter(pk=run.pk).update(state="succeeded", summary=summary.canonical())
-    return tmp_path
 
 
 def _get(api: Api, address: str) -> bytes:
@@ -85,7 +52,7 @@ def test_a_run_comes_as_report_timeline_and_tables(world: World, api: Api, folde
 def test_only_what_can_be_had_is_offered(world: World, folder: Path, monkeypatch: Any) -> None:
     run = Run.objects.get(pk=world.run.pk)
     assert [item.name for item in exports.offered(run)] == list(NAMES)
-    monkeypatch.setattr(exports, "TIMELINE_MAX_BYTES", 1000)
+    monkeypatch.setattr(exports, "RECORDS_MAX_BYTES", 1000)
     Artifact.objects.filter(run=run, name="gaps.parquet").delete()
     assert [item.name for item in exports.offered(run)] == [
         "report.html", "requests.csv", "steps.csv", "benchmark.json",
@@ -109,7 +76,7 @@ def test_missing_evidence_is_said_and_unknown_names_are_not_found(world: World, 
 def test_a_timeline_of_too_many_records_is_refused_with_the_limit(
     world: World, api: Api, folder: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(exports, "TIMELINE_MAX_BYTES", 1000)
+    monkeypatch.setattr(exports, "RECORDS_MAX_BYTES", 1000)
     response: Any = api.get(f"/runs/{world.run.pk}/exports/timeline.json")
     assert response.status_code == 409
     assert "a timeline is drawn of at most" in response.json()["detail"]

@@ -9,8 +9,10 @@ import pytest
 from scheduler_core.evidence.critical_path import critical_path
 from scheduler_core.evidence.export.csv_tables import write_csv
 from scheduler_core.evidence.export.timeline import write_timeline
+from scheduler_core.evidence.path_report import path_report
 from scheduler_core.evidence.tables import read_table
 from scheduler_core.types.errors import InputError
+from scheduler_core.types.records import Record
 from tests.evidence.played import play, summarise
 from tests.evidence.scenes import Scene, ns, recomputed
 
@@ -37,18 +39,34 @@ def test_worked_path() -> None:
     assert path.elapsed_ns == ns(210)
 
 
-def test_hidden_work_would_take_the_place() -> None:
-    """Copying out (8-12) lies half under compute (0-10): 4 ms long, 2 exposed; removing compute would expose it."""
+def hiding() -> list[Record]:
+    """Compute 0-10 and copying out 8-12: the copy is 4 ms long, of which 2 ms are exposed."""
     scene = Scene(1)
     scene.arrive(0, 0)
     scene.admit(0, 0)
     scene.step(0, 12, [(0, 10)], compute=(0, 10), lanes=[("output_transfer", 8, 12)])
     scene.finish(0, 12)
-    path = critical_path(scene.end(12), 0)
+    return scene.end(12)
+
+
+def test_hidden_work_would_take_the_place() -> None:
+    """Without compute the copy would still take 4 ms of the 12: 8 ms sooner. Without the copy, compute ends at 10."""
+    path = critical_path(hiding(), 0)
     assert path.exposed_ns("output_transfer") == ns(2)
     assert path.would_shorten_ns("output_transfer") == ns(2)
-    assert path.stretches[0].hidden == ("output_transfer",)
-    assert path.would_shorten_ns("compute_prefill") == 0
+    assert [(stretch.kind, stretch.length_ns // ns(1), stretch.hidden) for stretch in path.stretches] == [
+        ("compute_prefill", 8, ()), ("compute_prefill", 2, ("output_transfer",)), ("output_transfer", 2, ()),
+    ]  # fmt: skip
+    assert path.would_shorten_ns("compute_prefill") == ns(8)
+
+
+def test_what_each_kind_exposes_hides_and_would_save() -> None:
+    report = path_report(hiding(), 0)
+    assert report.elapsed_ms == 12
+    assert [(part.kind, part.exposed_ms, part.hidden_ms, part.would_shorten_ms) for part in report.parts] == [
+        ("compute_prefill", 10, 0, 8), ("output_transfer", 2, 2, 2),
+    ]  # fmt: skip
+    assert sum(stretch.end_ms - stretch.start_ms for stretch in report.stretches) == report.elapsed_ms
 
 
 def test_request_without_tokens_has_no_path() -> None:
