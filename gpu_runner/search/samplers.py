@@ -10,6 +10,8 @@ from scheduler_core.verdict.pareto import Way
 from scheduler_core.verdict.search import objectives
 
 Choice = dict[str, str]
+MOST_ASKED = 100  # times that the estimator is asked for one choice that was not refused before
+PLAYABLE = "playable"  # the constraint that a refused choice breaks: above 0 is broken
 
 
 class Sampler(Protocol):
@@ -53,13 +55,17 @@ class Random:
 
 
 class Tpe:
-    """Optuna's multi-objective tree of Parzen estimators (Ozaki et al., GECCO 2020)."""
+    """Optuna's multi-objective tree of Parzen estimators (Ozaki et al., GECCO 2020).
+
+    A choice that reached nothing is told as one that breaks a constraint, so that the estimator keeps away from what
+    is like it (Watanabe and Hutter, IJCAI 2023), and is never given again.
+    """
 
     def __init__(self, spec: SearchSpec) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._failed = optuna.trial.TrialState.FAIL
+        self._pruned = optuna.trial.TrialState.PRUNED
         self._spec = spec
         self._ways: dict[str, Way] = objectives(spec)
         self._study = optuna.create_study(
@@ -67,17 +73,34 @@ class Tpe:
             sampler=optuna.samplers.TPESampler(seed=spec.seed, n_startup_trials=min(10, max(1, spec.trials // 2))),
         )
         self._asked: Any = None
+        self._given: Choice = {}
+        self._refused: list[Choice] = []
 
     def choices(self) -> Iterator[Choice]:
         for _ in range(self._spec.trials):
-            self._asked = self._study.ask()
-            yield {name: _suggested(self._asked, name, dimension) for name, dimension in self._spec.space.items()}
+            for _ in range(MOST_ASKED):
+                self._asked = self._study.ask()
+                self._given = {
+                    name: _suggested(self._asked, name, dimension) for name, dimension in self._spec.space.items()
+                }
+                if self._given not in self._refused:
+                    break
+                self._refuse()
+            else:
+                return  # what is left to propose was refused before
+            yield dict(self._given)
 
     def tell(self, figures: Mapping[str, float] | None) -> None:
         if figures is None or not self._ways.keys() <= figures.keys():
-            self._study.tell(self._asked, state=self._failed)
+            self._refused.append(self._given)
+            self._refuse()
         else:
+            self._asked.set_constraint(PLAYABLE, 0.0)
             self._study.tell(self._asked, [figures[name] for name in self._ways])
+
+    def _refuse(self) -> None:
+        self._asked.set_constraint(PLAYABLE, 1.0)
+        self._study.tell(self._asked, state=self._pruned)
 
 
 def _suggested(trial: Any, name: str, dimension: Dimension) -> str:

@@ -86,12 +86,26 @@ def _figures(client: "Client", identifier: str, formulas: str | None, *, as_data
     from scheduler_core.evidence.side_by_side import FormulaTable
     from scheduler_core.spec.parse import parse
 
-    kind = "runs" if identifier.startswith("run_") else "experiments"
-    found = client.get(f"/{kind}/{identifier}/metrics", formulas=formulas)
+    of_run = identifier.startswith("run_")
+    found = client.get(f"/{'runs' if of_run else 'experiments'}/{identifier}/metrics", formulas=formulas)
     if as_data:
         as_json(found)
-    else:
-        print_formulas(parse(FormulaTable, found))
+        return
+    if of_run:
+        _print_account(client.get(f"/runs/{identifier}"))
+    print_formulas(parse(FormulaTable, found))
+
+
+def _print_account(run: dict[str, Any]) -> None:
+    """What became of a run's requests, and why some did not finish."""
+    from scheduler_core.evidence.account import account
+
+    print(f"{run['title']} ({run['id']}), {run['state']} {run['reason']}".rstrip())
+    summary = run["summary"]
+    if summary is not None:
+        print(account(summary["offered"], summary["outcomes"], summary.get("unsent", {})).sentence())
+        for reason, count in summary["reasons"].items():
+            print(f"  {count} {reason}")
 
 
 def _print_experiment(found: dict[str, Any]) -> None:

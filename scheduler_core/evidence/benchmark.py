@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from scheduler_core.evidence.account import account
 from scheduler_core.evidence.schema import Figure, RunSummary
 
 BENCHMARK_SCHEMA = "inference-benchmark/v1"
@@ -50,7 +51,12 @@ def benchmark(summary: RunSummary, *, role: str, decision: str | None = None) ->
         },
         "metrics": {key: figure.value for key, figure in figures.items()},
         "absence": {key: _reason(figure) for key, figure in figures.items() if figure.value is None},
-        "quality": {"outputs_digest": summary.outputs_digest, "ties": summary.ties, "completion": summary.outcomes},
+        "quality": {
+            "outputs_digest": summary.outputs_digest,
+            "ties": summary.ties,
+            "completion": summary.outcomes,
+            "account": account(summary.offered, summary.outcomes, summary.unsent).sentence(),
+        },
         "status": "success" if summary.complete and summary.audit.passed else "failed",
         "evidence_level": summary.level,
         "failure": _failure(summary, unfinished),

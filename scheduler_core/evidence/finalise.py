@@ -12,9 +12,10 @@ from scheduler_core.evidence.columns import MISSING, IntRows, Ints
 from scheduler_core.evidence.fold import RunFold
 from scheduler_core.evidence.formulas import by_tool
 from scheduler_core.evidence.layout import GAP_INTS, Labels, TakesRow, TakesRows
+from scheduler_core.evidence.lint import linted
 from scheduler_core.evidence.metrics import compute_all
 from scheduler_core.evidence.request_table import write_outputs, write_requests
-from scheduler_core.evidence.requests import Requests
+from scheduler_core.evidence.requests import Requests, never_came
 from scheduler_core.evidence.run_tables import GapSource, RunTables, StepTotals, gaps_of_file
 from scheduler_core.evidence.schema import AuditReport, Figure, RunSummary
 from scheduler_core.evidence.slo import tier_summaries
@@ -150,7 +151,7 @@ class _Folding:
     def summary(self, tables: RunTables, place: tuple[str, int]) -> RunSummary:
         """All figures, audited; ``place`` is (arm, repeat)."""
         figures = compute_all(tables)
-        return _summary(tables, self.fold, place, figures, self.audit.report(tables.requests, figures))
+        return linted(_summary(tables, self.fold, place, figures, self.audit.report(tables.requests, figures)))
 
 
 def _degraded_quality(started: RunStarted) -> float | None:
@@ -188,6 +189,7 @@ def _summary(
         offered=started.offered,
         measured=int(requests.measured.sum()),
         outcomes=_outcomes(requests, started.offered),
+        unsent=never_came(requests, started.offered),
         duration_s=(finished.at_ns if finished is not None else tables.window.end_ns) / 1e9,
         steps=finished.steps if finished is not None else tables.steps.steps,
         ties=sum(len(positions) for positions in fold.ties.values()),
@@ -212,8 +214,7 @@ def _summary(
 
 
 def _outcomes(requests: Requests, offered: int) -> dict[str, int]:
-    """Requests by outcome; those that never arrived because the run stopped first are cut off, so the sum is exact."""
-    labels = requests.labels.outcomes
-    counts = {outcome.value: int((requests.rows["outcome"] == labels.get(outcome)).sum()) for outcome in Outcome}
-    counts[Outcome.CUT_OFF.value] += max(0, offered - len(requests))
+    """Requests by outcome; those that never came because the run stopped first are cut off, so the sum is exact."""
+    counts = requests.by_outcome()
+    counts[Outcome.CUT_OFF.value] += sum(never_came(requests, offered).values())
     return counts

@@ -15,21 +15,29 @@ from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.scaling_metrics import outage_metrics, scaling_metrics
 from scheduler_core.evidence.schema import Figure
 
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        *latency_metrics(),
-        *run_metrics(),
-        *handoff_metrics(),
-        *migration_metrics(),
-        *parallel_metrics(),
-        *scaling_metrics(),
-        *outage_metrics(),
-        *client_metrics(),
-        *fairness_metrics(),
-        *cost_metrics(),
-    )
-}
+
+def registry(*metrics: Metric) -> dict[str, Metric]:
+    """By name. ``ValueError`` when one is defined twice: extensions add figures and never redefine one (R22)."""
+    found: dict[str, Metric] = {}
+    for metric in metrics:
+        if metric.name in found:
+            raise ValueError(f"R22: the figure {metric.name} is defined twice")
+        found[metric.name] = metric
+    return found
+
+
+METRICS: dict[str, Metric] = registry(
+    *latency_metrics(),
+    *run_metrics(),
+    *handoff_metrics(),
+    *migration_metrics(),
+    *parallel_metrics(),
+    *scaling_metrics(),
+    *outage_metrics(),
+    *client_metrics(),
+    *fairness_metrics(),
+    *cost_metrics(),
+)
 
 
 def compute_all(run: RunTables) -> dict[str, Figure]:

@@ -171,6 +171,11 @@ class Requests:
         """Output tokens of finished requests."""
         return int(self.rows["output_tokens"][self.finished].sum())
 
+    def by_outcome(self, among: Mask | None = None) -> dict[str, int]:
+        """Requests (of ``among``) by outcome, each outcome of the contract."""
+        rows = self.rows["outcome"] if among is None else self.rows["outcome"][among]
+        return {outcome.value: int((rows == self.labels.outcomes.get(outcome)).sum()) for outcome in Outcome}
+
     def reasons(self) -> dict[str, int]:
         """Requests that did not finish, counted by ``outcome: stage: reason``."""
         labels, rows = self.labels, self.rows
@@ -254,6 +259,12 @@ class Requests:
 
 
 Maker = Callable[[], Column]
+
+
+def never_came(requests: Requests, offered: int) -> dict[str, int]:
+    """Planned requests that were not due before the run ended; they count as cut off."""
+    missing = max(0, offered - len(requests))
+    return {Outcome.CUT_OFF.value: missing} if missing else {}
 
 
 class MadeOnce(Mapping[str, T]):

@@ -273,12 +273,9 @@ def _device() -> list[Metric]:
 
 
 def _absences() -> list[Metric]:
-    fixed = "the number of instances is fixed"
-    none = Absence.NOT_APPLICABLE
     return [
         _never("input_transfer_bytes", "bytes", "bytes of input copied to the device", "lower",
                Absence.NOT_MEASURED, "the executor does not count them"),
-        _never("scale_out_latency_ms", "ms", "scaling decided to the new instance serving", "lower", none, fixed),
         _never("isolation_ratio", "x", "tail of one tenant or tier with more others / with fewer, its own requests "
                "being the same", "lower", Absence.NOT_MEASURED, "needs an experiment with a section isolation"),
         _never("concurrency_capacity", "requests", "highest load that meets the SLO at the stated attainment",

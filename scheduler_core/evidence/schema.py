@@ -95,6 +95,7 @@ class RunSummary(Spec):
     caused their longest gap, ``stall_causes`` those of them that stalled. ``within_run_errors`` are standard errors of
     log quantiles by a block bootstrap over the requests of this run: a second opinion, never a gate. ``classes`` is
     keyed ``tenant NAME`` and ``tier NAME`` where there are several. ``pools`` are a cluster's groups of instances.
+    ``unsent`` are those of ``outcomes`` that never left the client or never came up before the end.
     ``by_tool`` holds figures by other load tools' formulas, under Headway's names for them.
     ``deployment`` is what a server read back: kind, version and settings in force. ``void`` says why nothing may be
     concluded from the run, though it ended in order.
@@ -116,6 +117,7 @@ class RunSummary(Spec):
     offered: int
     measured: int
     outcomes: dict[str, int]
+    unsent: dict[str, int] = {}
     duration_s: float
     steps: int
     ties: int

@@ -1,5 +1,6 @@
 """Whether two arms may be compared at all: the obstacles, each in a sentence, before any figure is read."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ class Output:
 
 FREE_LENGTHS = ("imported", "external_server")
 LENGTH_TOLERANCE = 0.02
+MOST_REASONS = 3
 
 Outputs = Callable[[str], Mapping[int, Output]]
 
@@ -33,18 +35,23 @@ def usable(runs: Sequence[RunSummary], arm: str) -> dict[int, RunSummary]:
 
 
 def obstacles(pairs: Sequence[Pair], change: Difference, *, kind: str, outputs: Outputs | None) -> list[str]:
-    """Why these pairs cannot be compared; empty when they can."""
-    return [
-        *_audits(pairs),
-        *_void(pairs),
-        *_nothing_served(pairs),
-        *_plans(pairs),
-        *_second_differences(pairs),
-        *_cache(pairs),
-        *_lengths(pairs),
-        *_outputs(pairs, outputs),
-        *_no_effect(pairs, change, kind=kind),
-    ]
+    """Why these pairs cannot be compared, each with the rule it breaks; empty when they can."""
+    found = {
+        "": [*_audits(pairs), *_void(pairs)],
+        "R2": _nothing_served(pairs),
+        "R1": [*_plans(pairs), *_cache(pairs)],
+        "R21": _fields(pairs),
+        "R28": _targets(pairs),
+        "R40": _machines(pairs),
+        "R39": [*_quality(pairs), *_lengths(pairs), *_outputs(pairs, outputs)],
+        "R30": _no_effect(pairs, change, kind=kind),
+    }
+    return [named(rule, sentence) for rule, sentences in found.items() for sentence in sentences]
+
+
+def named(rule: str, sentence: str) -> str:
+    """An obstacle with the rule it breaks in front."""
+    return f"{rule}: {sentence}" if rule else sentence
 
 
 def _runs(pairs: Sequence[Pair]) -> Iterator[RunSummary]:
@@ -88,14 +95,26 @@ def _plans(pairs: Sequence[Pair]) -> Iterator[str]:
             )
 
 
-def _second_differences(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Target, level and machine must be equal: only the policy is the declared variable."""
+def _fields(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Both arms of a pair are records of one form."""
+    for base, candidate in pairs:
+        apart = sorted(base.metrics.keys() ^ candidate.metrics.keys())
+        if apart:
+            yield f"repeat {base.repeat}: only one arm has the figures {', '.join(apart[:5])}"
+
+
+def _targets(pairs: Sequence[Pair]) -> list[str]:
+    """Only the policy is the declared variable."""
+    differ = any(base.target != candidate.target for base, candidate in pairs)
+    return ["the targets differ; only the policy was declared to"] if differ else []
+
+
+def _machines(pairs: Sequence[Pair]) -> list[str]:
+    """Level and machine must be equal."""
     found: set[str] = set()
     for base, candidate in pairs:
         if base.level != candidate.level:
             found.add(f"the evidence levels differ ({base.level} and {candidate.level})")
-        if base.target != candidate.target:
-            found.add("the targets differ; only the policy was declared to")
         keys = [
             key
             for key in sorted(base.fingerprint.keys() | candidate.fingerprint.keys())
@@ -104,7 +123,15 @@ def _second_differences(pairs: Sequence[Pair]) -> Iterator[str]:
         if keys:
             shown = [f"{key} {base.fingerprint.get(key)} and {candidate.fingerprint.get(key)}" for key in keys]
             found.add(f"the machines differ: {join(shown)}")
-    yield from sorted(found)
+    return sorted(found)
+
+
+def _quality(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Where both arms degrade requests, they declare the same quality of such answers."""
+    for base, candidate in pairs:
+        old, new = (dict(run.policy.get("admission") or {}).get("degrade_quality") for run in (base, candidate))
+        if old is not None and new is not None and old != new:
+            yield f"repeat {base.repeat}: the declared quality of degraded answers differs ({old} and {new})"
 
 
 def _cache(pairs: Sequence[Pair]) -> Iterator[str]:
@@ -202,6 +229,15 @@ def completion_falls(pairs: Sequence[Pair], *, exact: bool, confidence: float) -
     if evidence.missing:
         return False
     return evidence.bounds(confidence)[1] < 0
+
+
+def unfinished(runs: Sequence[RunSummary]) -> str:
+    """Why requests did not finish, the most frequent reasons first, in brackets; empty where none is known."""
+    reasons = Counter[str]()
+    for run in runs:
+        reasons.update(run.reasons)
+    shown = [f"{count} {reason}" for reason, count in reasons.most_common(MOST_REASONS)]
+    return f" ({join(shown)})" if shown else ""
 
 
 def short(digest: str) -> str:

@@ -1,7 +1,9 @@
 """Under which conditions a conclusion holds; it is never extended beyond them."""
 
+from collections import Counter
 from collections.abc import Sequence
 
+from scheduler_core.evidence.account import account
 from scheduler_core.evidence.schema import NOTES, RunSummary
 from scheduler_core.verdict import wording
 from scheduler_core.verdict.comparable import FREE_LENGTHS, completion, short
@@ -34,6 +36,7 @@ def conditions(question: Question, pairs: Sequence[Pair], change: Difference, *,
         f"for {LEVELS.get(run.level, run.level)}{f' ({machine})' if machine else ''}, {_instances(run)}; it says "
         "nothing about other models, hardware or topologies"
     )
+    found += _single_instance(pairs)
     digests = sorted({short(pair[0].plan_digest) for pair in pairs})
     found.append(f"traffic: plan {', '.join(digests)}, {run.measured} measured of {run.offered} requests per run")
     found += _prefix_hits(pairs, change)
@@ -50,6 +53,7 @@ def conditions(question: Question, pairs: Sequence[Pair], change: Difference, *,
         tokens = [sum(pair[side].output_tokens for pair in pairs) for side in (0, 1)]
         found.append(f"output lengths were not forced: {tokens[0]:,} and {tokens[1]:,} tokens in sum")
     found += sorted({note for pair in pairs for item in pair for note in item.fingerprint.get(NOTES, [])})
+    found += [f"{run.arm}: {_account([pair[side] for pair in pairs])}" for side, run in enumerate(pairs[0])]
     shares = [sum(completion(pair[side]) for pair in pairs) / len(pairs) for side in (0, 1)]
     if min(shares) < 1:
         found.append(
@@ -90,6 +94,30 @@ def _instances(run: RunSummary) -> str:
     if not run.pools:
         return "one instance"
     return f"instances: {', '.join(f'{pool.instances} {name}' for name, pool in run.pools.items())}"
+
+
+def _account(runs: Sequence[RunSummary]) -> str:
+    """What became of every planned request of an arm's runs."""
+    outcomes, unsent = Counter[str](), Counter[str]()
+    for run in runs:
+        outcomes.update(run.outcomes)
+        unsent.update(run.unsent)
+    return account(sum(run.offered for run in runs), outcomes, unsent).sentence()
+
+
+def _single_instance(pairs: Sequence[Pair]) -> list[str]:
+    """R23: what several instances or devices gain is measured from a single one."""
+    if not all(_several(run) for pair in pairs for run in pair):
+        return []
+    return [
+        "R23: neither arm is a single instance on one device, so this says nothing about what several of them gain "
+        "over one; play the policy on one first"
+    ]
+
+
+def _several(run: RunSummary) -> bool:
+    spread = run.metrics.get("collective_ms")
+    return sum(pool.instances for pool in run.pools.values()) > 1 or (spread is not None and spread.value is not None)
 
 
 def _looks(question: Question, pairs: int) -> list[str]:

@@ -11,8 +11,10 @@ from scheduler_core.verdict.comparable import (
     completion,
     completion_falls,
     identical_outputs,
+    named,
     obstacles,
     short,
+    unfinished,
     usable,
 )
 from scheduler_core.verdict.conditions import conditions
@@ -104,10 +106,11 @@ class _Comparing:
             reason = "runnability: no run of the candidate completed while the baseline's did"
             ruling = Ruling(Decision.REJECT, reason)
             return self._comparison(ruling=ruling, headline=f"reject: {reason}")
-        reason = (
+        reason = named(
+            "R2",
             f"the baseline {self.question.baseline} has no completed run"
             if not self.base_runs
-            else "no repeat has a completed run of both arms"
+            else "no repeat has a completed run of both arms",
         )
         return self._comparison(obstacles=[reason], headline=f"not comparable: {reason}")
 
@@ -124,6 +127,7 @@ class _Comparing:
         if fallen and not self.change.explains_dropping:
             shares = [sum(completion(pair[side]) for pair in self.pairs) / len(self.pairs) for side in (0, 1)]
             reason = f"runnability: completion falls from {shares[0] * 100:.1f} % to {shares[1] * 100:.1f} %"
+            reason += unfinished([pair[1] for pair in self.pairs])
             ruling = Ruling(Decision.REJECT, reason, ("completion_share",))
         else:
             ruling = rule(gates[0], [*gates[1:], *watched], pairs=len(self.pairs), exact=self.exact)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from scheduler_core.evidence.lint import SOURCES
 from scheduler_core.types.records import (
     Admitted,
     Arrived,
@@ -16,6 +17,7 @@ from scheduler_core.types.records import (
 from scheduler_core.types.time import NS_PER_MS, Ns
 
 POOL = 100
+LEVELS = {source: level for level, source in SOURCES.items()}
 
 
 def ns(ms: float) -> Ns:
@@ -38,7 +40,7 @@ class Scene:
         self.add(
             RunStarted(
                 run="r", attempt=1, plan_digest="plan", policy_digest="policy", policy={"policy": "vllm_v1"},
-                target={"modelled": {"noise": True}}, level="simulation", source=source, offered=offered,
+                target={"modelled": {"noise": True}}, level=LEVELS[source], source=source, offered=offered,
                 kv_blocks=pool, block_size=16, token_budget=budget,
             )
         )  # fmt: skip

@@ -121,5 +121,5 @@ def test_real_targets_may_leave_a_millisecond(tmp_path: Path) -> None:
     records = scene.end(11)
     assert summarise(records, tmp_path).audit.passed
     assert isinstance(records[0], RunStarted)
-    modelled = [replace(records[0], source="modelled"), *records[1:]]
+    modelled = [replace(records[0], level="simulation", source="modelled"), *records[1:]]
     assert not summarise(modelled, tmp_path).audit.passed

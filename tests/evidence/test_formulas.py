@@ -21,8 +21,8 @@ Answer = tuple[float, list[tuple[float, int]], float]
 """How late it was sent, its chunks as (time, tokens), and when its stream ended; ms from its arrival at 0."""
 
 
-def run_of(answers: Sequence[Answer], folder: Path, **tier: object) -> RunSummary:
-    """A client's run of these answers, each due at 0; one without a chunk has failed."""
+def client_run(answers: Sequence[Answer]) -> list[Record]:
+    """Records of a client's run of these answers, each due at 0; one without a chunk has failed."""
     records: list[Record] = [
         RunStarted(run="r", attempt=1, plan_digest="p", policy_digest="d", policy={}, target={"server": {}},
                    level="external_server", source="client", offered=len(answers), kv_blocks=0, block_size=1,
@@ -34,7 +34,11 @@ def run_of(answers: Sequence[Answer], folder: Path, **tier: object) -> RunSummar
         tokens = sum(count for _, count in chunks)
         outcome = "finished" if chunks else "failed"
         records.append(Finished(ns(end), number, outcome, "stream", "" if chunks else "no token", tokens))
-    records.append(RunFinished(ns(max(end for *_, end in answers)), True, "done", 0, 0))
+    return [*records, RunFinished(ns(max(end for *_, end in answers)), True, "done", 0, 0)]
+
+
+def run_of(records: list[Record], folder: Path, **tier: object) -> RunSummary:
+    """The summary of a client's run."""
     return finalise_client(records, folder=folder, arm="a", repeat=0, tiers={"default": Tier(**tier)})
 
 
@@ -50,7 +54,7 @@ def figure(run: RunSummary, tool: str, name: str) -> float | None:
 
 def test_tpot_with_and_without_the_first_token(tmp_path: Path) -> None:
     """TTFT 2 s, then 50 gaps of 20 ms: (last - first) / 50 = 20; (2000 + 50 x 20) / 51 = 58.8 with the first inside."""
-    run = run_of([steady(2000, 51, 20)], tmp_path)
+    run = run_of(client_run([steady(2000, 51, 20)]), tmp_path)
     assert run.metrics["tpot_mean_ms"].value == figure(run, "vllm-bench", "tpot_mean_ms") == 20
     assert figure(run, "guidellm", "tpot_mean_ms") == pytest.approx(3000 / 51)
 
@@ -61,7 +65,7 @@ def test_chunks_of_four_tokens(tmp_path: Path) -> None:
     By chunk each of the 9 gaps is 80. AIPerf leaves out the first chunk's four: 720 / 36 = 20. Of inference-perf's 39
     gaps 30 are 0. Headway spreads each wait over four tokens: 20, and the three of the first chunk came at once.
     """
-    run = run_of([(0, [(80.0 * chunk, 4) for chunk in range(1, 11)], 800)], tmp_path)
+    run = run_of(client_run([(0, [(80.0 * chunk, 4) for chunk in range(1, 11)], 800)]), tmp_path)
     assert figure(run, "vllm-bench", "itl_p50_ms") == figure(run, "aiperf", "chunk_gap_p50_ms") == 80
     assert run.metrics["itl_p50_ms"].value == 20
     assert figure(run, "aiperf", "itl_mean_ms") == 20
@@ -77,7 +81,9 @@ def test_weights_and_ranks_of_guidellm(tmp_path: Path) -> None:
     weight reaches half of 6. ITL weighted by gaps: A 10 (1), B 30 (3): mean 25. Without interpolation the median of the
     two TTFT is 100, with it 150.
     """
-    run = run_of([(0, [(100, 1), (110, 1)], 110), (0, [(200 + 30 * p, 1) for p in range(4)], 290)], tmp_path)
+    run = run_of(
+        client_run([(0, [(100, 1), (110, 1)], 110), (0, [(200 + 30 * p, 1) for p in range(4)], 290)]), tmp_path
+    )
     assert figure(run, "guidellm", "tpot_mean_ms") == pytest.approx(400 / 6)
     assert figure(run, "guidellm", "tpot_p50_ms") == 72.5
     assert figure(run, "guidellm", "itl_mean_ms") == 25
@@ -91,7 +97,7 @@ def test_a_late_client_and_the_end_of_the_stream(tmp_path: Path) -> None:
     Headway counts TTFT 400 and E2E 420 from the intended time. From the real send it is 100; the last token is 120 and
     the end 150 away; genai-bench's TPOT is (150 - 100) / 1, inference-perf's latency a token 150 / 2.
     """
-    run = run_of([(300, [(400, 1), (420, 1)], 450)], tmp_path)
+    run = run_of(client_run([(300, [(400, 1), (420, 1)], 450)]), tmp_path)
     assert (run.metrics["ttft_mean_ms"].value, run.metrics["e2e_mean_ms"].value) == (400, 420)
     assert {figure(run, tool, "ttft_mean_ms") for tool in FORMULAS} == {100}
     ends = {tool: figure(run, tool, "e2e_mean_ms") for tool in FORMULAS}
@@ -108,7 +114,7 @@ def test_stalls_hide_in_pooled_gaps_and_means(tmp_path: Path) -> None:
 
     Of 19,900 gaps 5 are 2,020 ms: p99 is 20. The mean of a stalled one is 20 + 2000 / 199 = 30.05.
     """
-    run = run_of([steady(100, 200, 20)] * 95 + [steady(100, 200, 20, stall=2000)] * 5, tmp_path)
+    run = run_of(client_run([steady(100, 200, 20)] * 95 + [steady(100, 200, 20, stall=2000)] * 5), tmp_path)
     assert figure(run, "vllm-bench", "itl_p99_ms") == figure(run, "inference-perf", "itl_p99_ms") == 20
     assert figure(run, "vllm-bench", "tpot_p99_ms") == pytest.approx(20 + 2000 / 199)
     assert run.metrics["longest_gap_p99_ms"].value == 2020
@@ -116,7 +122,7 @@ def test_stalls_hide_in_pooled_gaps_and_means(tmp_path: Path) -> None:
 
 def test_one_token_is_undefined_not_zero_and_failures_stay_apart(tmp_path: Path) -> None:
     """One answer of one token, one failure: no TPOT anywhere but where the first token is inside it."""
-    run = run_of([(0, [(50, 1)], 50), (0, [], 70)], tmp_path, ttft_ms=100)
+    run = run_of(client_run([(0, [(50, 1)], 50), (0, [], 70)]), tmp_path, ttft_ms=100)
     for tool, formulas in FORMULAS.items():
         tpot = run.by_tool[tool].get("tpot_mean_ms")
         if tool == "guidellm":
@@ -141,7 +147,7 @@ def test_a_modelled_run_has_the_same_figures_where_formulas_agree(tmp_path: Path
 
 
 def test_the_table_tells_both_formulas_and_why_they_differ(tmp_path: Path) -> None:
-    runs = [run_of([steady(first, 3, 10)], tmp_path) for first in (100, 200)]
+    runs = [run_of(client_run([steady(first, 3, 10)]), tmp_path) for first in (100, 200)]
     table = side_by_side(by_arm(runs), "guidellm")
     assert FormulaTable.model_validate(table.canonical()) == table
     rows = {row.metric: row for row in table.rows}

@@ -81,6 +81,28 @@ def test_what_cannot_be_played_is_a_trial_with_its_reason() -> None:
     assert 1 not in found.front
 
 
+def test_a_refused_policy_is_not_proposed_again() -> None:
+    """Of 2 x 4 choices the four with a pool of one block cannot be played; each of them is tried at most once.
+
+    The other four are always left to propose, so that the estimator uses up its 30 trials.
+    """
+    space = {"cache.blocks": {"values": [1, 512]}, "batch.size": {"values": [2, 4, 8, 16]}}
+    sampler = SAMPLERS["tpe"](spec(space=space, method="tpe", trials=30, seed=1))
+    given = []
+    for choice in sampler.choices():
+        given.append(choice)
+        playable = choice["cache.blocks"] == "512"
+        sampler.tell(dict.fromkeys(objectives(spec()), float(choice["batch.size"])) if playable else None)
+    refused = [tuple(choice.values()) for choice in given if choice["cache.blocks"] == "1"]
+    assert refused and len(refused) == len(set(refused))
+    assert len(given) == 30
+
+
+def test_a_space_in_which_everything_is_refused_comes_to_an_end() -> None:
+    found = search(spec(space={"cache.blocks": {"values": [1, 2]}}, method="tpe", trials=30))
+    assert sorted(trial.choice["cache.blocks"] for trial in found.trials[1:]) == ["1", "2"]
+
+
 def test_the_front_and_the_best_all_round() -> None:
     """By hand: 1 has the least cost, 2 the shortest tail, 3 is near both, 4 is beaten by 3.
 

@@ -247,6 +247,8 @@ def test_figures_by_another_tools_formulas_beside_headways(world: World, owner: 
     summary = summarise(play({"policy": "vllm_v1"}, {"requests": 30}), tmp_path, arm=world.run.job["arm"])
     Run.objects.filter(pk=world.run.pk).update(summary=summary.canonical())
     client = signed_in(owner)
+    told = client.get(path_of("run", world)).content.decode()
+    assert "30 = 30 sent + 0 not sent" in told and "30 = 30 finished" in told
     for name in ("run", "experiment"):
         address = path_of(name, world)
         plain = client.get(address).content.decode()

@@ -22,6 +22,7 @@ from controlplane.ui.charts import chart_data, groups_of
 from controlplane.ui.editor import without_empty
 from controlplane.ui.formulas import formulas_switch
 from controlplane.ui.listing import Filter, equals, listing
+from scheduler_core.evidence.account import account
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.fork import ForkSpec
 from scheduler_core.spec.parse import parse
@@ -122,7 +123,8 @@ def _summary(run: Run) -> dict[str, Any]:
         "summary": summary,
         "metrics": metrics,
         "metric_rows": [{"name": name, "title": metric_title(name), **figure} for name, figure in metrics.items()],
-        "outcomes": [(name, count) for name, count in (summary.get("outcomes") or {}).items() if count],
+        "account": account(summary.get("offered", 0), summary.get("outcomes") or {}, summary.get("unsent") or {}),
+        "reasons": (summary.get("reasons") or {}).items(),
         "tiers": summary.get("tiers") or {},
         "pools": summary.get("pools") or {},
         "devices": _device_figures(metrics),

@@ -1,5 +1,6 @@
 """From the records of a run against a server to its tables, audit and summary, in one pass."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -18,8 +19,9 @@ from scheduler_core.evidence.client.requests import ClientRequests
 from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.formulas import by_tool
 from scheduler_core.evidence.layout import Labels
+from scheduler_core.evidence.lint import linted
 from scheduler_core.evidence.request_table import write_requests
-from scheduler_core.evidence.requests import Floats
+from scheduler_core.evidence.requests import Floats, never_came
 from scheduler_core.evidence.run_tables import RunTables, StepTotals, gaps_of_file
 from scheduler_core.evidence.schema import NOTES, RunSummary
 from scheduler_core.evidence.slo import tier_summaries
@@ -63,7 +65,7 @@ def finalise_client(
     _write_observations(folder, fold.observations, metadata)
     tables = _tables(fold, started, rows, tiers, folder)
     write_requests(folder, tables.requests, metadata)
-    summary = _summary(tables, fold, (arm, repeat), audit)
+    summary = linted(_summary(tables, fold, (arm, repeat), audit))
     write_json(folder / "audit.json", summary.audit.canonical())
     write_json(folder / "summary.json", summary.canonical())
     write_json(folder / "benchmark.json", benchmark(summary, role=arm))
@@ -97,9 +99,9 @@ def _summary(tables: RunTables, fold: ClientFold, place: tuple[str, int], audit:
     started, requests = tables.started, tables.requests
     figures = client_figures(tables, fold)
     finished, deployed = fold.finished, fold.deployed
-    labels = requests.labels.outcomes
-    outcomes = {o.value: int((requests.rows["outcome"] == labels.get(o)).sum()) for o in Outcome}
-    outcomes[Outcome.CUT_OFF.value] += max(0, started.offered - len(requests))
+    never = never_came(requests, started.offered)
+    outcomes = Counter(requests.by_outcome()) + Counter(never)
+    unsent = Counter(requests.by_outcome(requests.rows["tries"] == 0)) + Counter(never)
     return RunSummary(
         run=started.run,
         attempt=started.attempt,
@@ -115,7 +117,8 @@ def _summary(tables: RunTables, fold: ClientFold, place: tuple[str, int], audit:
         complete=finished is not None and finished.complete,
         offered=started.offered,
         measured=int(requests.measured.sum()),
-        outcomes=outcomes,
+        outcomes={outcome.value: outcomes[outcome.value] for outcome in Outcome},
+        unsent=dict(unsent),
         duration_s=(finished.at_ns if finished is not None else tables.window.end_ns) / 1e9,
         steps=0,
         ties=0,

@@ -12,6 +12,7 @@ from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.formulas import by_tool
 from scheduler_core.evidence.imported.measured import Measured, MeasuredRun
 from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels
+from scheduler_core.evidence.lint import linted
 from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.evidence.requests import Floats, Maker, Requests
 from scheduler_core.evidence.run_tables import RunTables, StepTotals
@@ -58,7 +59,7 @@ def imported_summary(
     requests = tables.requests
     figures = _figures(tables, gaps=any(request.token_gaps_s for request in run.requests))
     counts = {outcome.value: sum(r.outcome is outcome for r in run.requests) for outcome in Outcome}
-    return RunSummary(
+    summary = RunSummary(
         run=name,
         attempt=1,
         arm=arm,
@@ -88,6 +89,7 @@ def imported_summary(
         cold_requests=0,
         audit=Audit().tables_report(requests, figures),
     )
+    return linted(summary)
 
 
 def _figures(tables: RunTables, *, gaps: bool) -> dict[str, Figure]:

@@ -32,6 +32,9 @@ def _suite(item: Judged) -> ET.Element:
         errors=str(count["error"]),
         skipped=str(count["skipped"]),
     )
+    properties = ET.SubElement(suite, "properties")
+    for line in item.conditions:
+        ET.SubElement(properties, "property", name="condition", value=line)
     suite.extend(cases)
     return suite
 

@@ -4,6 +4,7 @@ import html
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
+from scheduler_core.evidence.account import account
 from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.evidence.schema import Figure, RunSummary
 from scheduler_core.verdict.gates import gate_words, label_words
@@ -20,7 +21,10 @@ def experiment_page(verdict: Verdict, runs: Sequence[RunSummary]) -> str:
     """The page of an experiment: verdicts first, then every run's headline figures."""
     body = verdict_parts(verdict)
     body += [bar_chart(f"{name}, mean over runs", _means(runs, name), METRICS[name].unit) for name in CHARTED]
-    body.append("<h2>Runs</h2>" + table(("run", "arm", "repeat", *CHARTED, "audit"), [_run_row(run) for run in runs]))
+    body.append(
+        "<h2>Runs</h2>"
+        + table(("run", "arm", "repeat", "requests", *CHARTED, "audit"), [_run_row(run) for run in runs])
+    )
     return page(verdict.experiment, body)
 
 
@@ -37,7 +41,8 @@ def run_page(run: RunSummary) -> str:
     facts = {
         "arm": run.arm, "repeat": str(run.repeat), "evidence level": run.level, "source": run.source,
         "requests": f"{run.measured} measured of {run.offered} offered", "plan": run.plan_digest,
-        "outcomes": ", ".join(f"{count} {name}" for name, count in run.outcomes.items() if count),
+        "account": account(run.offered, run.outcomes, run.unsent).sentence(),
+        "not finished": ", ".join(f"{count} {reason}" for reason, count in run.reasons.items()) or "none",
         "outputs": run.outputs_digest or "no real tokens", "audit": _audit(run),
     }  # fmt: skip
     body = [table(("", ""), list(facts.items()))]
@@ -124,7 +129,8 @@ def _means(runs: Sequence[RunSummary], metric: str) -> dict[str, float]:
 
 def _run_row(run: RunSummary) -> tuple[str, ...]:
     figures = [run.metrics.get(name) for name in CHARTED]
-    return (run.run, run.arm, str(run.repeat), *(_figure(figure) for figure in figures), _audit(run))
+    counted = account(run.offered, run.outcomes, run.unsent).sentence()
+    return (run.run, run.arm, str(run.repeat), counted, *(_figure(figure) for figure in figures), _audit(run))
 
 
 def _figure(figure: Figure | None) -> str:
