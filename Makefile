@@ -29,9 +29,9 @@ test: ## lint, types, then every test
 	fi; \
 	wait $$checking || status=1; echo "Types, checked meanwhile on the other core:"; cat $$types; rm -f $$types; \
 	echo "The tests that start real servers, workers and browsers:"; \
-	$(DEV) -m pytest -q -m "stack or browser" || status=1; \
+	$(DEV) -m pytest -q -m "(stack or browser) and not vllm" || status=1; \
 	echo "All other tests, on two processes:"; \
-	$(DEV) -m pytest -q -n 2 --dist loadfile -m "not stack and not browser" || status=1; \
+	$(DEV) -m pytest -q -n 2 --dist loadfile -m "not stack and not browser and not vllm" || status=1; \
 	exit $$status
 
 explore: ## the property tests on examples that no run has drawn before
@@ -52,7 +52,7 @@ bench: ## every benchmark in quick mode
 	@$(RUN) -m bench
 
 test-vllm: ## only the tests against a real vLLM server (HEADWAY_VLLM_PYTHON, HEADWAY_VLLM_MODEL)
-	@$(DEV) -m pytest -q -m vllm tests/server
+	@$(DEV) -m pytest -q -m vllm tests/server tests/stack
 
 chaos: ## only the tests that kill processes
 	@$(DEV) -m pytest -q tests/chaos tests/stack

@@ -143,16 +143,22 @@ def _bias(errors: Floats, steps: Sequence[Measured]) -> float:
 
 
 def _solve(inputs: Floats, durations: Floats) -> Floats:
-    """Non-negative coefficients with ``inputs @ coefficients ~ durations``, by reweighted least squares."""
-    relative = inputs / durations[:, None]
-    scale = np.abs(relative).max(axis=0)
+    """Non-negative coefficients with ``inputs @ coefficients ~ durations``, by reweighted least squares.
+
+    Errors are relative to the larger of measured and predicted, so that a step taken for far shorter than it was weighs
+    no more than one that was stretched; the first solution, before anything is predicted, is of absolute errors.
+    """
+    scale = np.abs(inputs / durations[:, None]).max(axis=0)
     scale[scale == 0] = 1.0
-    weights = np.ones(durations.size)
+    scaled = inputs / scale
+    weights, larger = np.ones(durations.size), np.full(durations.size, float(durations.mean()))
     solution = np.zeros(inputs.shape[1])
     for _ in range(_ROUNDS):
-        root = np.sqrt(weights)
-        solution, _norm = nnls(relative / scale * root[:, None], root)
-        residuals = np.abs(relative / scale @ solution - 1)
+        root = np.sqrt(weights) / larger
+        solution, _norm = nnls(scaled * root[:, None], durations * root)
+        predicted = scaled @ solution
+        larger = np.maximum(durations, predicted)
+        residuals = np.abs(predicted - durations) / larger
         spread = max(_NORMAL_MAD * float(np.median(residuals)), _LEAST_SPREAD)
         weights = np.minimum(1.0, _HUBER * spread / np.maximum(residuals, 1e-12))
     return np.asarray(solution / scale, np.float64)

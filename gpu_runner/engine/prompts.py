@@ -5,6 +5,8 @@ order, with the same result. The mix is the finaliser of SplitMix64 (Steele, Lea
 Pseudorandom Number Generators", OOPSLA 2014).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,17 +25,25 @@ _MANTISSA_BITS = 53
 
 
 def prompt_ids(request: PlannedRequest, *, vocab_size: int, prefix_block_size: int) -> Tokens:
-    """The ``request.prompt_tokens`` token ids of a prompt, each in ``[0, vocab_size)``.
+    """The ``request.prompt_tokens`` token ids of a prompt, each in ``[0, vocab_size)``; see `token_ids`."""
+    seed, blocks, length = request.seed, request.prefix_blocks, request.prompt_tokens
+    return token_ids(seed, blocks, length, vocab_size=vocab_size, block_size=prefix_block_size)
 
-    Every id of ``prefix_blocks`` stands for the same ``prefix_block_size`` tokens in every prompt; a last block that
-    reaches beyond the prompt is cut. What follows is private to ``request.seed`` and the position.
+
+def token_ids(seed: int, blocks: Sequence[int], length: int, *, vocab_size: int, block_size: int) -> Tokens:
+    """``length`` token ids, each in ``[0, vocab_size)``.
+
+    Every id of ``blocks`` stands for the same ``block_size`` tokens in every prompt; a last block that reaches beyond
+    ``length`` is cut. What follows is private to ``seed`` and the position.
     """
-    shared = min(len(request.prefix_blocks) * prefix_block_size, request.prompt_tokens)
-    offsets = np.arange(prefix_block_size, dtype=np.uint64)
-    parts = [_stream(_PREFIX_STREAM, block, offsets) for block in request.prefix_blocks]
-    prefix = np.concatenate(parts)[:shared] if parts else np.empty(0, np.uint64)
-    private = _stream(_PRIVATE_STREAM, request.seed, np.arange(shared, request.prompt_tokens, dtype=np.uint64))
-    return (np.concatenate((prefix, private)) % np.uint64(vocab_size)).astype(np.int64)
+    shared = min(len(blocks) * block_size, length)
+    parts = [_stream(_PRIVATE_STREAM, seed, np.arange(shared, length, dtype=np.uint64))]
+    if blocks:
+        offsets = np.arange(block_size, dtype=np.uint64)
+        prefix = np.concatenate([_stream(_PREFIX_STREAM, block, offsets) for block in blocks])
+        parts.insert(0, prefix[:shared])
+    mixed = np.concatenate(parts) if blocks else parts[0]
+    return (mixed % np.uint64(vocab_size)).astype(np.int64)
 
 
 def uniform_draws(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
@@ -43,8 +53,15 @@ def uniform_draws(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint6
 
 
 def _stream(stream: int, key: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    start = np.uint64(int(_mix(np.array([(stream ^ key) & _MASK], np.uint64))[0]))
-    return _mix(start + counters * _GOLDEN)
+    return _mix(np.uint64(_mixed((stream ^ key) & _MASK)) + counters * _GOLDEN)
+
+
+def _mixed(value: int) -> int:
+    """`_mix` of one number, in Python's own integers: for one, arrays cost ten times as much."""
+    value = (value + int(_GOLDEN)) & _MASK
+    value = ((value ^ (value >> 30)) * int(_MIX_1)) & _MASK
+    value = ((value ^ (value >> 27)) * int(_MIX_2)) & _MASK
+    return value ^ (value >> 31)
 
 
 def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -155,8 +155,9 @@ class OutsideRun:
     def _records(self, event: Event) -> Iterator[Record]:
         match event:
             case Chunks():
-                self._last_ns = max(self._last_ns, event.rows[-1][1])
-                yield Streamed(event.rows[-1][1], event.rows)
+                rows = event.rows
+                self._last_ns = max(self._last_ns, rows[-1][1])
+                yield Streamed(rows[-1][1], rows)
             case Due():
                 planned = self._planned[event.request]
                 yield Arrived(

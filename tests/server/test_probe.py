@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_runner.calibrate.fit import fit
+from gpu_runner.calibrate.measured import Measured
 from gpu_runner.calibrate.probe.design import Limits, plan, points
 from gpu_runner.calibrate.probe.probe import calibrate_server
 from gpu_runner.calibrate.probe.reading import Manners, Read, Stream, measured, read
@@ -115,6 +116,28 @@ def test_every_step_that_is_read_is_one_that_the_server_made() -> None:
     true = StepCost(TRUE)
     for step in measured(readings("vllm_v1", Manners(512, None, mixes=True), late_ns=0)):
         assert step.duration_ns == pytest.approx(true.step_ns(step.shape, 0), rel=1e-3), step
+
+
+def test_steps_taken_for_far_shorter_than_they_were_do_not_bend_the_fit() -> None:
+    """Of 40 steps of the true cost three prompts of 300 tokens seem to take 5 ms, a sixth of it: every other is found
+    to 3 % all the same. (With errors relative to what was measured those three would weigh more than all others.)
+    """
+    true = StepCost(TRUE)
+    shapes = [StepShape(64 * (n % 9), 1 + n % 7, 300 * (1 + n % 7), causal_pairs(0, 64 * (n % 9))) for n in range(40)]
+    steps = [Measured(shape, true.step_ns(shape, 0), n, n % 2) for n, shape in enumerate(shapes)]
+    short = [Measured(StepShape(300, 1, 300, causal_pairs(0, 300)), 5 * NS_PER_MS, 40 + n, n % 2) for n in range(3)]
+    assert max(abs(error) for error in errors(fit([*steps, *short]).cost, shapes)) < 0.03
+
+
+def test_of_steps_alike_the_middle_one_counts_and_a_round_far_from_the_others_does_not() -> None:
+    """Rounds of 10, 11 and 50 ms, with one step of each stretched: the middles are 10, 11 and 50, and 50 is far off."""
+    shape = StepShape(0, 2, 100, 0)
+
+    def reading(ms: int) -> Read:
+        return Read(steps=[("decode 2", shape, part * NS_PER_MS) for part in (ms, 100 * ms, ms)])
+
+    steps = measured([(0, round_, reading(ms)) for round_, ms in enumerate((10, 11, 50))])
+    assert [(step.duration_ns // NS_PER_MS, step.round, step.point) for step in steps] == [(10, 0, 0), (11, 1, 0)]
 
 
 def mocked(**batch: Any) -> Behaviour:

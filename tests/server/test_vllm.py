@@ -5,14 +5,11 @@ Needs ``HEADWAY_VLLM_PYTHON``, an interpreter that has vLLM. ``HEADWAY_VLLM_MODE
 model; without, one with seeded weights is made.
 """
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.peers.engines import folder
 from gpu_runner.calibrate.probe.probe import calibrate_server
 from headway.play import play
 from headway.serving import local_access
@@ -22,29 +19,18 @@ from scheduler_core.spec.job import CalibrationJob
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.server import ServerTarget
 from scheduler_core.types.shape import StepShape
+from tests.server.real_vllm import PYTHON, write_launch_file
 
-PYTHON = os.environ.get("HEADWAY_VLLM_PYTHON", "")
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(not PYTHON, reason="HEADWAY_VLLM_PYTHON names no vLLM"),
     pytest.mark.timeout(1500),
 ]
-ENV = {
-    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_SERVER_DEV_MODE": "1",
-}  # fmt: skip
 
 
 @pytest.fixture
 def launch_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    model = os.environ.get("HEADWAY_VLLM_MODEL") or str(folder("demo-s"))
-    command = [
-        PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "small",
-        "--dtype", "bfloat16", "--host", "127.0.0.1", "--port", "{port}", "--max-model-len", "1024", "--enforce-eager",
-    ]  # fmt: skip
-    template = {"server": "vllm", "command": command, "env": ENV, "ready_s": 900}
-    path = tmp_path / "launch.yaml"
-    path.write_text(json.dumps({"templates": {"cpu": template}}))
+    path = write_launch_file(tmp_path / "launch.yaml")
     monkeypatch.setenv("HEADWAY_LAUNCH_FILE", str(path))
     return path
 

@@ -31,8 +31,8 @@ from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.shape import StepShape, causal_pairs
 from scheduler_core.types.time import Ns
 
-_FIRST_ROUND_SHARE = 0.4  # of the time
-_LEAST_ROUNDS = 2
+_FIRST_ROUND_SHARE = 0.3  # of the time
+_LEAST_ROUNDS = 3  # so that a server's first times at a shape, which are its longest, are outvoted
 _LEAST_POINTS = 8  # kinds of steps, so that some can be left out of the fit
 _UNKNOWN_LENGTH = 4096
 _OUTLIER = 4.0
@@ -106,6 +106,11 @@ class _Seen:
     @property
     def steps(self) -> list[Measured]:
         return measured(self.readings)
+
+    @property
+    def prompt_steps(self) -> int:
+        """How many steps with a part of a prompt were read."""
+        return sum(shape.prefill_tokens > 0 for _, _, found in self.readings for _, shape, _ in found.steps)
 
     @property
     def singles(self) -> list[tuple[StepShape, Ns]]:
@@ -222,7 +227,7 @@ class _Probe:
             held_out_error_share=fitted.held_out_error_share,
             held_out_bias_share=fitted.held_out_bias_share,
             domain=fitted.domain,
-            steps_measured=len(seen.singles) + sum(step.shape.prefill_tokens > 0 for step in seen.steps),
+            steps_measured=len(seen.singles) + seen.prompt_steps,
             measured_on=self._measured_on(size, blocks),
             kv_blocks=blocks or max(1, math.ceil(fitted.domain["context_tokens"] / size)),
             model_length=limits.model_length,

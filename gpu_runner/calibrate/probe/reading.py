@@ -16,6 +16,7 @@ from scheduler_core.types.time import Ns
 _NEAR_SHARE = 0.3  # of a decode step: stamps of one step lie no further apart
 _LEAST_STEPS = 4
 _SHORTEST_SHARE = 0.5  # of a decode step: what is shorter was two chunks that came together
+_FAR = 3.0  # times: a round as far as that from the middle of all shows the machine, not the server
 _STRETCHED = 1.5  # times a decode step: what is longer had a prompt in it
 
 
@@ -109,13 +110,25 @@ def read(placed: Placed, plan: Sequence[PlannedRequest], streams: Mapping[int, S
 
 
 def measured(readings: Sequence[tuple[int, int, Read]]) -> list[Measured]:
-    """Steps to fit from (point, round, what was read); steps of one kind at one point count as one point."""
+    """Steps to fit from (point, round, what was read); steps of one kind at one point count as one point.
+
+    Of steps alike in one round the one with the middle duration stands for all, and a round whose middle is far from
+    that of all rounds is left out: on a machine that is not the server's alone some steps are stretched many times.
+    """
     kinds: dict[tuple[int, str], int] = {}
-    return [
-        Measured(shape, duration, kinds.setdefault((point, kind), len(kinds)), round_)
-        for point, round_, found in readings
-        for kind, shape, duration in found.steps
-    ]
+    alike: dict[tuple[int, int, int], dict[int, list[tuple[Ns, StepShape]]]] = {}
+    for point, round_, found in readings:
+        for kind, shape, duration in found.steps:
+            number = kinds.setdefault((point, kind), len(kinds))
+            rounds = alike.setdefault((number, shape.prefill_tokens, shape.prefill_pairs), {})
+            rounds.setdefault(round_, []).append((duration, shape))
+    steps: list[Measured] = []
+    for (number, *_), rounds in alike.items():
+        usual = {round_: sorted(found)[(len(found) - 1) // 2] for round_, found in rounds.items()}
+        middle = median(duration for duration, _ in usual.values())
+        near = {round_: item for round_, item in usual.items() if 1 / _FAR <= item[0] / middle <= _FAR}
+        steps += [Measured(shape, duration, number, round_) for round_, (duration, shape) in near.items()]
+    return steps
 
 
 def _meanwhile(placed: Placed, streams: Mapping[int, Stream]) -> dict[int, Stream]:
@@ -225,13 +238,12 @@ class _Point:
             return
         if sent > ticks[begin] + self._near or self._reference.chunks[last][1] != 1:
             return
-        if self._manners.budget is None and ticks[begin] - ticks[begin - 1] > _STRETCHED * self._step:
-            return  # more than one step had a part of it
+        durations = [ticks[place + 1] - ticks[place] for place in range(begin, last)]
+        usual = self._step if self._manners.budget is None else max(self._step, *durations)
+        if ticks[begin] - ticks[begin - 1] > _STRETCHED * usual or min(durations) < _SHORTEST_SHARE * self._step:
+            return  # another step had a part of it, or its first token came with a later one
         start = 0
-        for place, length in zip(range(begin, last), chunks, strict=True):
-            duration = ticks[place + 1] - ticks[place]
-            if duration < _SHORTEST_SHARE * self._step:
-                return
+        for place, duration, length in zip(range(begin, last), durations, chunks, strict=True):
             shape = StepShape(
                 length, len(decoding), self._context(decoding, ticks[place]), causal_pairs(start, length), start == 0
             )

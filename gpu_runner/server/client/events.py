@@ -1,5 +1,6 @@
 """What a shard tells while it plays; times are ns on the run's clock."""
 
+from array import array
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -24,9 +25,18 @@ class Wrote(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """Chunks with tokens since the last event of this kind, in order of arrival: (request, at_ns, tokens)."""
+    """Chunks with tokens since the last event of this kind, in order of arrival.
 
-    rows: list[tuple[int, Ns, int]]
+    ``flat`` has request, at_ns and tokens of each in turn, which cross to another process for less than tuples do.
+    """
+
+    flat: "array[int]"
+
+    @property
+    def rows(self) -> list[tuple[int, Ns, int]]:
+        """(request, at_ns, tokens) of each chunk."""
+        values = iter(self.flat)
+        return list(zip(values, values, values, strict=True))
 
 
 class Over(NamedTuple):

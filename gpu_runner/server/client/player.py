@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import math
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ class Player:
         self._made: dict[int, tuple[bytes, Said]] = {}
         self._before: dict[int, Said] = {}
         self._events: list[Event] = []
-        self._rows: list[tuple[int, Ns, int]] = []
+        self._rows = array("q")
         self._over = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = ""
@@ -206,7 +207,7 @@ class Player:
 
     def _chunk(self, item: _Open, at: int, tokens: int) -> None:
         item.chunks.append(tokens)
-        self._rows.append((item.planned.index, at - self._zero_ns, tokens))
+        self._rows.extend((item.planned.index, at - self._zero_ns, tokens))
 
     def _ended(self, item: _Open, ending: Ending, at: int) -> None:
         if item.planned.index not in self._open:
@@ -334,7 +335,7 @@ class Player:
     def _flush_rows(self) -> None:
         if self._rows:
             self._events.append(Chunks(self._rows))
-            self._rows = []
+            self._rows = array("q")
 
     def _flush(self) -> None:
         self._flush_rows()

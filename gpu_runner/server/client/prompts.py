@@ -6,19 +6,20 @@ stays exactly the plan's.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpu_runner.engine.prompts import Tokens, prompt_ids
+from gpu_runner.engine.prompts import Tokens, token_ids
 from scheduler_core.spec.sampling import Sampling
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import InputError, Problem
 
 _MASK = (1 << 64) - 1
 _LARGEST_SEED = (1 << 63) - 1
+_compact = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder for each body
 LOWEST_ID = 16  # below lie the special tokens of most vocabularies
 
 Decode = Callable[[list[int]], str]
@@ -95,14 +96,15 @@ class PromptWriter:
             fields |= {"messages": said.messages} if manner.chat else {"prompt": said.text}
         if manner.answer_ids:
             fields["return_token_ids"] = True
-        return json.dumps(fields, separators=(",", ":")).encode(), said
+        return _compact(fields).encode(), said
 
     def ids(self, request: PlannedRequest) -> Tokens:
         """The salted token ids of a prompt, each in ``[LOWEST_ID, vocab_size)``."""
         salt, size = self._manner.salt, self._manner.vocab_size - LOWEST_ID
-        blocks = tuple((block ^ salt) & _MASK for block in request.prefix_blocks)
-        salted = replace(request, seed=(request.seed ^ salt) & _MASK, prefix_blocks=blocks)
-        return prompt_ids(salted, vocab_size=size, prefix_block_size=self._manner.block_size) + LOWEST_ID
+        blocks = [(block ^ salt) & _MASK for block in request.prefix_blocks]
+        seed = (request.seed ^ salt) & _MASK
+        made = token_ids(seed, blocks, request.prompt_tokens, vocab_size=size, block_size=self._manner.block_size)
+        return made + LOWEST_ID
 
     def answered(self, said: Said, token_ids: list[int], text: str) -> Said:
         """``said`` with its answer behind it, ready for the next turn."""

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from dataclasses import dataclass, field
+from functools import cached_property
 from urllib.parse import urlsplit
 
 from gpu_runner.server.http.connection import Connection
@@ -25,23 +26,23 @@ class Origin:
     verify_tls: bool = True
     ca_file: str | None = None
 
-    @property
+    @cached_property
     def host(self) -> str:
         """Host name or address."""
         return urlsplit(self.url).hostname or ""
 
-    @property
+    @cached_property
     def port(self) -> int:
         """Port, the scheme's own where none is written."""
         parts = urlsplit(self.url)
         return parts.port or (443 if parts.scheme == "https" else 80)
 
-    @property
+    @cached_property
     def authority(self) -> str:
         """What goes into the Host header."""
         return urlsplit(self.url).netloc
 
-    @property
+    @cached_property
     def prefix(self) -> str:
         """Path that the server's own paths are added to."""
         return urlsplit(self.url).path.rstrip("/")

@@ -1,0 +1,153 @@
+"""The recipe of docs/servers.md from the browser to the verdict, on a real vLLM that the worker launches on the CPU.
+
+Probe, prediction written down, the paired sweep that confirms or refutes it, an A/A pair, the longest gap named. About
+twenty minutes on a quiet machine of two cores; what came of it is printed (``pytest -s``) and, where ``HEADWAY_REPORT``
+names a file, written there as JSON. Who wins, and by how much, is the machine's to say: the test holds how it is said.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_core.spec.yamltext import dump_yaml
+from tests.server.real_vllm import PYTHON, write_launch_file
+from tests.stack.conftest import Stack
+from tests.stack.visitor import Visitor
+
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.vllm,
+    pytest.mark.skipif(not PYTHON, reason="HEADWAY_VLLM_PYTHON names no vLLM"),
+    pytest.mark.timeout(3600),
+]
+REPEATS = int(os.environ.get("HEADWAY_VLLM_REPEATS", "3"))
+WORKLOAD: dict[str, Any] = {
+    "arrivals": {"poisson": {"rate_rps": 4}},
+    "lengths": {"prompt": {"uniform": {"low": 64, "high": 512}}, "output": {"uniform": {"low": 8, "high": 32}}},
+    "requests": 80,
+    "tiers": {"default": {"ttft_ms": 500}},
+}
+WIDE, NARROW = "budget-1024", "budget-64"
+ARMS = {
+    name: {"policy": "vllm_v1", "batch": {"token_budget": budget, "size": 32}, "cache": {"block_size": 32}}
+    for name, budget in ((WIDE, 1024), (NARROW, 64))
+}
+# Client, worker and pages share a core with what serves: the client may be later than on a machine of its own.
+SERVED = {"server": {"launch": "cpu", "client": {"late_ms": 100}}}
+PILOT_LOADS = [2**power for power in range(-1, 7)]
+
+
+@pytest.fixture
+def visitor(tmp_path: Path) -> Iterator[Visitor]:
+    stack = Stack(tmp_path / "home", HEADWAY_LAUNCH_FILE=str(write_launch_file(tmp_path / "launch.yaml")))
+    try:
+        stack.wait_ready()
+        with Visitor.of(stack.port, stack.said()) as signed_in:
+            yield signed_in
+        assert stack.stop() == 0
+    finally:
+        stack.clear()
+
+
+def submitted(visitor: Visitor, path: str, data: dict[str, Any]) -> str:
+    """What a person submits in the YAML view of a form; the id of what was made."""
+    answer = visitor.submit(path, mode="yaml", yaml=dump_yaml(data), do="save")
+    assert answer.status_code == 302, answer.text
+    return answer.headers["Location"].strip("/").rpartition("/")[2]
+
+
+def probed(visitor: Visitor) -> dict[str, Any]:
+    """The profile that a probe of the launched server leaves among the fleet's."""
+    form = {"kind": "launch", "where": "cpu", "name": "small on cpu", "length": "quick", "policy": "vllm_v1",
+            "batch.token_budget": "1024", "batch.size": "32", "cache.block_size": "32"}  # fmt: skip
+    token = visitor.pages.cookies["csrftoken"]
+    queued = visitor.pages.post("/fleet/probe/", data={**form, "csrfmiddlewaretoken": token})
+    run = visitor.wait_run(
+        queued.headers["Location"].strip("/").rpartition("/")[2], "succeeded", "failed", within_s=900
+    )
+    assert run["state"] == "succeeded", run["reason"]
+    (profile,) = [row["profile"] for row in visitor.rest.get("/profiles")["results"] if row["name"] == "small on cpu"]
+    return dict(profile)
+
+
+def loads_to_try(visitor: Visitor) -> list[float]:
+    """Three loads around what the model says both arms carry: both carry the first, neither the last."""
+    pilot = {
+        "name": "pilot", "workload": WORKLOAD, "target": {"modelled": {"profile": "small on cpu"}}, "arms": ARMS,
+        "baseline": WIDE, "repeats": 1, "sweep": {"loads": PILOT_LOADS},
+    }  # fmt: skip
+    ended = visitor.wait_experiment(submitted(visitor, "/experiments/new/", pilot), within_s=400)
+    (sweep,) = ended["verdict"]["sweeps"]
+    carried = sorted(arm["capacity"] for arm in sweep["arms"])
+    return [float(f"{load:.3g}") for load in (0.5 * carried[0], math.sqrt(carried[0] * carried[1]), 1.7 * carried[1])]
+
+
+def wait_study(visitor: Visitor, study: str, *, within_s: float) -> dict[str, Any]:
+    deadline = time.monotonic() + within_s
+    while (found := visitor.rest.get(f"/studies/{study}"))["status"] == "running":
+        assert time.monotonic() < deadline, found["stages"]
+        time.sleep(2)
+    return dict(found)
+
+
+def longest_gaps(visitor: Visitor, experiment: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Of each arm, what the longest gaps of its requests were named by."""
+    found: dict[str, dict[str, int]] = {}
+    for row in experiment["runs"]:
+        summary = visitor.run(row["id"])["summary"]
+        counts = found.setdefault(summary["arm"], {})
+        for cause, count in summary["longest_gap_causes"].items():
+            counts[cause] = counts.get(cause, 0) + count
+    return found
+
+
+def test_two_step_budgets_are_predicted_and_measured_from_the_browser(visitor: Visitor) -> None:
+    began = time.monotonic()
+    said: dict[str, Any] = {}
+
+    def note(what: str, value: Any) -> None:
+        said[what] = value
+        print(f"[{time.monotonic() - began:6.0f} s] {what}: {json.dumps(value, indent=1)}", flush=True)
+
+    profile = probed(visitor)
+    kept = ("held_out_error_share", "held_out_bias_share", "residual_share", "steps_measured", "kv_blocks", "cost")
+    note("profile", {name: profile[name] for name in kept})
+    loads = loads_to_try(visitor)
+    note("loads", loads)
+
+    experiment = {
+        "name": "two step budgets", "workload": WORKLOAD, "target": SERVED, "arms": ARMS, "baseline": WIDE,
+        "repeats": REPEATS, "sweep": {"loads": loads},
+    }  # fmt: skip
+    study = submitted(visitor, "/studies/new/predict/", {"profile": "small on cpu", "experiment": experiment})
+    ended = wait_study(visitor, study, within_s=2400)
+    assert ended["status"] == "ended", ended["reason"]
+    predicted, outcome = ended["prediction"]["prediction"], ended["prediction"]["outcome"]
+    note("predicted", predicted["sentence"])
+    note("measured", outcome["sentence"])
+    measured = visitor.rest.get(f"/experiments/{ended['stages'][1]['experiment']}")
+    assert predicted["written_at"] <= min(run["created_at"] for run in measured["runs"])
+    assert {arm["arm"] for arm in outcome["arms"]} == {WIDE, NARROW}
+    assert outcome["winner"] in ("confirmed", "refuted", "undecided")
+    gaps = longest_gaps(visitor, measured)
+    note("longest gaps named by", gaps)
+    assert all(sum(counts.values()) > 0 for counts in gaps.values()) and set(gaps) == {WIDE, NARROW}
+
+    same = {
+        "name": "a against a", "workload": WORKLOAD | {"arrivals": {"poisson": {"rate_rps": loads[0]}}},
+        "target": SERVED, "arms": {"a": ARMS[WIDE], "again": ARMS[WIDE]}, "baseline": "a", "repeats": 2,
+    }  # fmt: skip
+    judged = visitor.wait_experiment(submitted(visitor, "/experiments/new/", same), within_s=900)
+    (comparison,) = judged["verdict"]["comparisons"]
+    note("a against a", [comparison["headline"], *(gate["sentence"] for gate in comparison["gates"])])
+    assert comparison["decision"] != "accept"
+    assert all(gate["label"] != "better" for gate in comparison["gates"] if gate["role"] == "primary")
+    note("whole time, s", round(time.monotonic() - began))
+    if report := os.environ.get("HEADWAY_REPORT"):
+        Path(report).write_text(json.dumps(said, indent=1))
