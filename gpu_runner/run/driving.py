@@ -68,7 +68,8 @@ def prepare(policy: PolicySpec, target: Target, around: Surroundings) -> Prepare
 def _driver(policy: PolicySpec, target: Target, fork: ForkJob | None, common: dict[str, Any]) -> Driver:
     """One instance; after a fork's common beginning ``policy`` takes over."""
     overlap, executor = overlap_of(policy), target.executor
-    if isinstance(executor, SimulatedExecutor) and _is_plain(target, overlap, fork):
+    plain = _is_plain(target, overlap, fork) and not policy.execution.draft_tokens
+    if isinstance(executor, SimulatedExecutor) and plain:
         return RecordedDriver(
             instance=RecordedInstance(build_policy(policy, target.capacity)), executor=executor, **common
         )

@@ -1,5 +1,7 @@
 """Evidence records of what passes through a driver."""
 
+from collections import Counter
+
 from scheduler_core.sched.plan import Completed, Ended, Planned
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.intervals import HOST, IntervalClass
@@ -31,7 +33,7 @@ def step_record(
     holds up every resident request; it is measured, not left over.
     """
     plan, now = planned.plan, planned.occupancy
-    emitted = {number for number, _request in completed.emitted}
+    emitted = Counter(number for number, _request in completed.emitted)
     grants = [
         (g.request, g.epoch, g.start, g.length, g.phase.value, int(number in emitted), g.hit_tokens)
         for number, g in enumerate(plan.grants)
@@ -60,6 +62,7 @@ def step_record(
         copied_in=len(plan.copies_in),
         evicted_ahead=planned.evicted_ahead,
         spread=result.spread,
+        drafts=[(g.request, g.drafts, max(0, emitted[number] - 1)) for number, g in enumerate(plan.grants) if g.drafts],
     )
 
 

@@ -4,6 +4,7 @@ It shares no arithmetic with the tables, so a fault in either shows. A run that 
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest, pool_of
 from scheduler_core.evidence.audited_moves import MOVES, MovesAudit
 from scheduler_core.evidence.columns import Marks
+from scheduler_core.evidence.drafts import draft_faults
 from scheduler_core.evidence.expand import Lanes, lanes_of
 from scheduler_core.evidence.requests import Requests
 from scheduler_core.evidence.schema import AuditReport, Figure, Violation
@@ -233,7 +235,11 @@ class Audit:
         self._blocks(step, (step.kv_used, step.kv_cached, step.kv_free), where)
         self._budget(step, sum(grant[3] for grant in step.grants), where)
         self._residents(step.instance, step.planned_ns, _served(step), where)
-        self._grants(step.grants, step.planned_ns, step.available_ns, where)
+        if step.drafts:
+            faults = draft_faults(step)
+            self._check("drafts add up", not faults, where, "{}", "; ".join(faults))
+        drafts = {request: (drafted, accepted) for request, drafted, accepted in step.drafts}
+        self._grants(step.grants, (step.planned_ns, step.available_ns), where, drafts)
 
     def _stretch(self, steps: Steps) -> None:
         """Replay steps of one make-up; who decodes along is looked at when he begins to, and when he stops."""
@@ -252,7 +258,7 @@ class Audit:
             self._blocks(steps, (steps.kv_used[place], steps.kv_cached[place], steps.kv_free[place]), where)
             self._budget(steps, sum(grant[3] for grant in steps.grants) + len(instance.along), where)
             self._residents(steps.instance, planned, others, where)
-            self._grants([*steps.grants, *first] if first else steps.grants, planned, available, where)
+            self._grants([*steps.grants, *first] if first else steps.grants, (planned, available), where, {})
             for rule in _PER_GRANT:
                 self.checks[rule] += len(instance.along) - len(first)
             instance.steps += 1
@@ -281,7 +287,11 @@ class Audit:
         if step.budget:
             self._check("budget", tokens <= step.budget, where, "{} tokens over {}", tokens, step.budget)
 
-    def _grants(self, grants: list[Row], planned_ns: Ns, available_ns: Ns, where: str) -> None:
+    def _grants(
+        self, grants: list[Row], span: tuple[Ns, Ns], where: str, drafts: Mapping[int, tuple[int, int]]
+    ) -> None:
+        """``span`` is when the step was planned and available, ``drafts`` are (drafted, accepted) tokens by request."""
+        planned_ns, available_ns = span
         for rule in _PER_GRANT:
             self.checks[rule] += len(grants)
         for request, epoch, start, length, phase, sampled, _hit in grants:
@@ -291,14 +301,21 @@ class Audit:
             if epoch != state.epoch or planned_ns < state.arrived_ns:
                 self._fault("R25 ordering", f"{where} request {request}", "epoch {} planned at {} ns, admitted as {}, "
                             "arrived at {} ns", epoch, planned_ns, state.epoch, state.arrived_ns)  # fmt: skip
-            self._grant((where, request), state, start, length, sampled)
+            drafted, accepted = drafts.get(request, (0, 0))
+            self._grant((where, request), state, start, length - drafted, sampled)
             if phase == _PREFILL:
                 state.prefilled += length
             elif phase == _RECOMPUTE:
                 self._check("R8 recompute once", state.preempted > 0 or state.recomputes, f"{where} request {request}",
                             "recompute, but nothing was lost")  # fmt: skip
-            if sampled:
+            if drafted:
+                due = state.emitted + sampled + drafted
+                self._check("drafts add up", due <= state.limit, f"{where} request {request}",
+                            "{} drafts after {} of at most {} tokens", drafted, state.emitted, state.limit)  # fmt: skip
+            for _ in range(sampled + accepted):
                 self._token((where, request), state, available_ns)
+            if accepted and state.next_start is not None:
+                state.next_start += accepted
 
     def _residents(self, number: int, planned_ns: Ns, others: list[int], where: str) -> None:
         """Each resident is one who decodes along or one of ``others``, which are granted or stalled."""

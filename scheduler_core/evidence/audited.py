@@ -26,6 +26,8 @@ CHECKS: dict[str, str] = {
     "bytes move faster than the link",
     "devices add up": "work, waits and exposed communication of a parallel instance's devices are their time, and "
     "experts keep or drop what chose them",
+    "drafts add up": "no more of a draft is accepted than was drafted, for a request that decodes and emits a token, "
+    "and no draft goes beyond the declared limit",
     "R26 typed absence": "a figure has a value or a reason, never both, never neither",
 }
 

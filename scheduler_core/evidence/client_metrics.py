@@ -2,31 +2,22 @@
 
 from collections.abc import Iterable
 
-from scheduler_core.evidence.metric import Better, Metric, SampleRule, absent
+from scheduler_core.evidence.metric import Better, Metric, absent
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Absence, Figure
 
-_GAP = "wait between two stream chunks of a request, whatever tokens the second one carried, pooled over warm finished "
-_GAP += "measured requests"
 
-
-def _client(name: str, unit: str, formula: str, better: Better, rule: SampleRule = "one per run") -> Metric:
+def _client(name: str, unit: str, formula: str, better: Better) -> Metric:
     """A metric that a run against a server fills in from its client's records; elsewhere there is no client."""
 
     def compute(_run: RunTables) -> Figure:
         return absent(unit, Absence.NOT_APPLICABLE, "this target has no load client")
 
-    return Metric(name, unit, formula, better, "run", rule, compute)
+    return Metric(name, unit, formula, better, "run", "one per run", compute)
 
 
 def client_metrics() -> Iterable[Metric]:
     """All of them."""
-    for share in (50, 95, 99):
-        rule: SampleRule = "p99: withheld below 100, marked below 300" if share == 99 else "any"
-        yield _client(f"chunk_gap_p{share}_ms", "ms", f"p{share} of the {_GAP}", "lower", rule)
-    yield _client(
-        "chunk_tokens_mean", "tokens", "output tokens / stream chunks of warm finished measured requests", "none"
-    )
     yield _client("offered_rps", "requests/s", "(measured requests - 1) / first to last intended send time", "none")
     yield _client("sent_rps", "requests/s", "(measured requests - 1) / first to last real send time", "none")
     yield from _device_metrics()

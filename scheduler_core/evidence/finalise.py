@@ -1,25 +1,36 @@
 """From the records of a run to its tables, audit and summary, in one pass."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
+
+import numpy as np
 
 from scheduler_core.evidence.audit import Audit
 from scheduler_core.evidence.benchmark import benchmark
 from scheduler_core.evidence.bootstrap import within_run_errors
 from scheduler_core.evidence.classes import class_summaries
 from scheduler_core.evidence.columns import MISSING, IntRows, Ints
+from scheduler_core.evidence.drafts import is_speculative
 from scheduler_core.evidence.fold import RunFold
 from scheduler_core.evidence.formulas import by_tool
-from scheduler_core.evidence.layout import GAP_INTS, Labels, TakesRow, TakesRows
+from scheduler_core.evidence.layout import CHUNK_INTS, GAP_INTS, Labels, RowTables
 from scheduler_core.evidence.lint import linted
 from scheduler_core.evidence.metrics import compute_all
 from scheduler_core.evidence.request_table import write_outputs, write_requests
-from scheduler_core.evidence.requests import Requests, never_came
-from scheduler_core.evidence.run_tables import GapSource, RunTables, StepTotals, gaps_of_file
+from scheduler_core.evidence.requests import Floats, Requests, never_came
+from scheduler_core.evidence.run_tables import (
+    ChunkSource,
+    GapSource,
+    RunTables,
+    StepTotals,
+    chunks_of_file,
+    gaps_of_file,
+)
 from scheduler_core.evidence.schema import AuditReport, Figure, RunSummary
 from scheduler_core.evidence.slo import tier_summaries
-from scheduler_core.evidence.tables import gaps_table, steps_table
+from scheduler_core.evidence.tables import chunks_table, gaps_table, steps_table
 from scheduler_core.files import write_json
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.errors import ExecutorError
@@ -52,11 +63,15 @@ def finalise(
     metadata = {"run": started.run, "attempt": str(started.attempt), "arm": arm, "repeat": str(repeat)}
     labels = Labels()
     steps, gaps = steps_table(folder, labels, metadata), gaps_table(folder, labels, metadata)
-    folding = _Folding(steps, gaps, labels, warmup_share=warmup_share, alone=alone, folder=folder)
+    chunks = chunks_table(folder, labels, metadata) if is_speculative(started) else None
+    written = RowTables(steps, gaps, chunks)
+    folding = _Folding(written, labels, warmup_share=warmup_share, alone=alone, folder=folder)
     rows = folding.play(stream)
-    steps.close()
-    gaps.close()
-    tables = folding.tables(started, rows, tiers, lambda: gaps_of_file(folder / "gaps.parquet"))
+    for table in (steps, gaps, chunks):
+        if table is not None:
+            table.close()
+    source = partial(chunks_of_file, folder / "chunks.parquet") if chunks is not None else None
+    tables = folding.tables(started, rows, tiers, (partial(gaps_of_file, folder / "gaps.parquet"), source))
     write_requests(folder, tables.requests, metadata)
     if folding.fold.outputs:
         write_outputs(folder, folding.fold.outputs, folding.fold.ties, metadata)
@@ -79,12 +94,18 @@ def summarise(
 ) -> RunSummary:
     """The summary that `finalise` would return, with no file written; for many short runs."""
     started, stream = _first(iter(records))
-    gaps = IntRows(GAP_INTS)
-    folding = _Folding(_Dropped(), gaps, Labels(), warmup_share=warmup_share, alone=alone)
+    gaps, chunks = IntRows(GAP_INTS), IntRows(CHUNK_INTS) if is_speculative(started) else None
+    folding = _Folding(RowTables(_Dropped(), gaps, chunks), Labels(), warmup_share=warmup_share, alone=alone)
     rows = folding.play(stream)
     held = gaps.take()
-    tables = folding.tables(started, rows, tiers, lambda: [(held["request"], held["gap_ns"] / NS_PER_MS)])
+    source = None if chunks is None else partial(_chunks_held, chunks.take())
+    tables = folding.tables(started, rows, tiers, (lambda: [(held["request"], held["gap_ns"] / NS_PER_MS)], source))
     return folding.summary(tables, (arm, repeat))
+
+
+def _chunks_held(held: Mapping[str, Ints]) -> list[tuple[Ints, Floats, Ints]]:
+    gaps = np.where(held["gap_ns"] == MISSING, np.nan, held["gap_ns"] / NS_PER_MS)
+    return [(held["request"], gaps, held["tokens"])]
 
 
 class _Dropped:
@@ -99,8 +120,7 @@ class _Folding:
 
     def __init__(
         self,
-        steps: TakesRow,
-        gaps: TakesRows,
+        tables: RowTables,
         labels: Labels,
         *,
         warmup_share: float,
@@ -109,8 +129,10 @@ class _Folding:
     ) -> None:
         self.alone = alone
         self.labels = labels
-        self.totals = StepTotals(steps, lambda: self.fold.window.start_ns is not None)
-        self.fold = RunFold(self.totals, gaps, labels, warmup_share=warmup_share, folder=folder)
+        self.totals = StepTotals(tables.steps, lambda: self.fold.window.start_ns is not None)
+        self.fold = RunFold(
+            self.totals, tables.gaps, labels, chunks=tables.chunks, warmup_share=warmup_share, folder=folder
+        )
         self.audit = Audit()
 
     def play(self, records: Iterable[Record]) -> Mapping[str, Ints]:
@@ -122,9 +144,13 @@ class _Folding:
         return self.fold.end()
 
     def tables(
-        self, started: RunStarted, rows: Mapping[str, Ints], tiers: Mapping[str, Tier], gaps: GapSource
+        self,
+        started: RunStarted,
+        rows: Mapping[str, Ints],
+        tiers: Mapping[str, Tier],
+        waits: tuple[GapSource, ChunkSource | None],
     ) -> RunTables:
-        """What metrics are computed from."""
+        """What metrics are computed from; ``waits`` are gaps between tokens, and chunks where tokens come together."""
         loads, held = self.fold.loads, self.fold.device_bytes
         return RunTables(
             started=started,
@@ -138,7 +164,8 @@ class _Folding:
             window=self.fold.window,
             steps=self.totals,
             tiers=tiers,
-            gaps=gaps,
+            gaps=waits[0],
+            chunks=waits[1],
             load_ns=sum(load.end_ns - load.start_ns for load in loads) if loads else None,
             loads=len(loads),
             device_bytes=None if held == MISSING else held,

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scheduler_core.evidence.chunks import even_gaps
 from scheduler_core.evidence.columns import MISSING, GrowingColumns, Ints
 from scheduler_core.evidence.counts import Counts, Rows, counts_of
 from scheduler_core.evidence.crowd import Crowd
 from scheduler_core.evidence.decisions import Decisions
+from scheduler_core.evidence.drafts import draft_row, is_speculative
 from scheduler_core.evidence.folded_moves import MovesFold
 from scheduler_core.evidence.instances import Idleness, PowerTotals
 from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels, TakesRow, TakesRows
@@ -59,6 +61,7 @@ class RunFold:
         gaps: TakesRows,
         labels: Labels,
         *,
+        chunks: TakesRow | None = None,
         warmup_share: float = 0.0,
         folder: Path | None = None,
     ) -> None:
@@ -74,6 +77,7 @@ class RunFold:
         self.outputs: dict[int, list[int]] = {}
         self._steps = steps
         self._gaps = gaps
+        self._chunks = chunks
         self._open: dict[int, Timeline] = {}
         self.power = PowerTotals()
         self._instances: defaultdict[int, Idleness] = defaultdict(Idleness)
@@ -187,7 +191,8 @@ class RunFold:
         self.decisions.take(record, self._block_size)
         idle = self._idle(record.instance, shape)
         counts = counts_of(record.grants)
-        self._account(record.instance, shape, record.grants, record.stalled)
+        accepted = {request: accepted for request, _drafted, accepted in record.drafts}
+        self._account(record.instance, shape, record.grants, record.stalled, accepted)
         if record.device_bytes is not None:
             self.device_bytes = max(self.device_bytes, record.device_bytes)
         blocks = (record.kv_used, record.kv_cached, record.kv_free)
@@ -217,7 +222,7 @@ class RunFold:
             idle = self._idle(record.instance, shape)
             counts = counts_of(rows, len(crowd.members))
             if rows or record.stalled:
-                self._account(record.instance, shape, rows, record.stalled)
+                self._account(record.instance, shape, rows, record.stalled, {})
             crowd.step(shape, has_prefill=counts.prefilling > 0)
             self.window.tokens += len(crowd.members)
             self._row(record, record.id + number, shape, counts, blocks, idle)
@@ -259,7 +264,8 @@ class RunFold:
             counts.prefill, counts.decode, counts.recompute, counts.prefilling, counts.decoding, len(record.stalled),
             *blocks, record.waiting, record.running, record.paused, record.budget, _int(device_bytes), record.instance,
             *idle[:2], self.labels.causes.code(idle[2]) if idle[2] else MISSING, record.host_used, record.copied_out,
-            record.copied_in, record.evicted_ahead, *spread_row(record.spread if isinstance(record, Step) else None),
+            record.copied_in, record.evicted_ahead, *draft_row(record, speculative=is_speculative(self.started)),
+            *spread_row(record.spread if isinstance(record, Step) else None),
         )  # fmt: skip
 
     def _path(self, instance: int, shape: StepTime) -> Ns:
@@ -275,7 +281,14 @@ class RunFold:
             self._crowds[line.instance].release(request)
         return line
 
-    def _account(self, instance: int, shape: StepTime, grants: Rows, stalled: list[tuple[int, str]]) -> None:
+    def _account(
+        self,
+        instance: int,
+        shape: StepTime,
+        grants: Rows,
+        stalled: list[tuple[int, str]],
+        accepted: Mapping[int, int],
+    ) -> None:
         at, loads, idleness = shape.end_ns, self.loads, self._instances[instance]
         has_prefill = any(grant[4] != _DECODE for grant in grants)
         for request, _, _, length, phase, sampled, _ in grants:
@@ -291,7 +304,7 @@ class RunFold:
             if has_prefill and phase == _DECODE:
                 line.gap_prefill = True
             if sampled:
-                self._token(request, line, at)
+                self._token(request, line, at, 1 + accepted.get(request, 0))
         for request, cause in stalled:
             line = self._line(request)
             if line is not None:
@@ -300,14 +313,21 @@ class RunFold:
                     line.stalled_steps += 1
                     line.stall_cause = line.gap_stalled = cause
 
-    def _token(self, request: int, line: Timeline, at_ns: Ns) -> None:
+    def _token(self, request: int, line: Timeline, at_ns: Ns, tokens: int = 1) -> None:
+        """``tokens`` tokens came; of several, each counts its even part of the wait, as of a stream chunk."""
         if self.outages.waiting:
             self.outages.served(request, at_ns)
-        gap = line.emit(at_ns)
-        self.window.tokens += 1
-        if gap is not None:
-            cause = line.end_gap(gap)
-            self._gaps.append(request, line.tokens - 1, at_ns, gap, self.labels.causes.code(cause))
+        wait = line.emit(at_ns, tokens)
+        self.window.tokens += tokens
+        if self._chunks is not None:
+            self._chunks.append(request, line.chunks - 1, at_ns, tokens, _int(wait))
+        if wait is None:
+            return
+        cause = self.labels.causes.code(line.end_gap(wait, tokens))
+        at_ns -= wait
+        for token, gap in enumerate(even_gaps(wait, tokens), start=line.tokens - tokens):
+            at_ns += gap
+            self._gaps.append(request, token, at_ns, gap, cause)
 
     def _finished(self, record: Finished) -> None:
         line = self._line(record.request)

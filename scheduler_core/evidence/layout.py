@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler_core.evidence.columns import Codes, Ints
+from scheduler_core.evidence.drafts import DRAFT_INTS
 from scheduler_core.evidence.spread import SPREAD_INTS
 from scheduler_core.evidence.sweep import SEGMENTS
 
@@ -19,9 +20,10 @@ STEP_INTS = (
     "step", "planned_ns", "available_ns", "compute_ns", "work_ns", "path_ns", "prefill_tokens", "decode_tokens",
     "recompute_tokens", "prefill_requests", "decode_requests", "stalled", "kv_used", "kv_cached", "kv_free", "waiting",
     "running", "paused", "budget", "device_bytes", "instance", "idle_ns", "idle_empty_ns", "idle_cause", "host_used",
-    "copied_out", "copied_in", "evicted_ahead", *SPREAD_INTS,
+    "copied_out", "copied_in", "evicted_ahead", *DRAFT_INTS, *SPREAD_INTS,
 )  # fmt: skip
 GAP_INTS = ("request", "token", "at_ns", "gap_ns", "cause")
+CHUNK_INTS = ("request", "chunk", "at_ns", "tokens", "gap_ns")
 
 
 class TakesRow(Protocol):
@@ -40,6 +42,15 @@ class TakesColumns(Protocol):
 
 class TakesRows(TakesRow, TakesColumns, Protocol):
     """A growing table that takes a row or many."""
+
+
+@dataclass(frozen=True)
+class RowTables:
+    """Where rows go as they come. ``chunks`` are tokens that came together; None where each comes alone."""
+
+    steps: TakesRow
+    gaps: TakesRows
+    chunks: TakesRow | None = None
 
 
 @dataclass

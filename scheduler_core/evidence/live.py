@@ -1,7 +1,7 @@
 """Live samples of a run, folded from the same records that the evidence is made of."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from scheduler_core.evidence.audit import Audit
@@ -164,7 +164,8 @@ class LiveSampler:
     def _take_step(self, step: Step) -> None:
         self._occupied[step.instance] = _Occupied(step.paused, step.kv_used, step.kv_cached, step.kv_free)
         self._budget = step.budget
-        self._take_grants(step.available_ns, step.grants, 0)
+        drafts = {request: (drafted, accepted) for request, drafted, accepted in step.drafts}
+        self._take_grants(step.available_ns, step.grants, 0, drafts)
         self._busy.extend((start, end, step.instance) for kind, _resource, start, end in step.lanes if kind == COMPUTE)
 
     def _take_stretch(self, steps: Steps) -> None:
@@ -182,31 +183,42 @@ class LiveSampler:
             self._occupied[steps.instance], self._budget = _Occupied(steps.paused, *counts), steps.budget
             if along:
                 self._gaps.append((at, at - before, len(along)))
-            self._take_grants(at, [*steps.grants, *fresh], len(along))
+            self._take_grants(at, [*steps.grants, *fresh], len(along), {})
             self._busy.extend((start, end, steps.instance) for kind, _, start, end in lanes if kind == COMPUTE)
             along.update(row[0] for row in fresh)
             fresh, before = [], at
         self._newest[steps.instance] = before
         self._now = max(self._now, before)
 
-    def _take_grants(self, at: Ns, grants: Iterable[tuple[int, int, int, int, str, int, int]], along: int) -> None:
-        """Fold the grants of a step, and those of ``along`` requests that decode along."""
-        prefill, decode = 0, along
+    def _take_grants(
+        self,
+        at: Ns,
+        grants: Iterable[tuple[int, int, int, int, str, int, int]],
+        along: int,
+        drafts: Mapping[int, tuple[int, int]],
+    ) -> None:
+        """Fold the grants of a step, and those of ``along`` requests that decode along.
+
+        ``drafts`` are tokens drafted and accepted, by request; decoded are those that came of it.
+        """
+        prefill, decode, rejected = 0, along, 0
         last_token = self._last_token
         for request, _epoch, _start, length, phase, sampled, _hit in grants:
             if phase == Phase.DECODE:
                 decode += length
             else:
                 prefill += length
+            drafted, accepted = drafts.get(request, (0, 0))
+            rejected += drafted - accepted
             if sampled:
                 before = last_token.get(request)
                 if before is not None:
-                    self._gaps.append((at, at - before, 1))
+                    self._gaps.append((at, (at - before) // (1 + accepted), 1 + accepted))
                 else:
                     self._first_token(request, at)
                 last_token[request] = at
         self._step_tokens = (prefill, decode)
-        self._tokens.append((at, prefill, decode))
+        self._tokens.append((at, prefill, decode - rejected))
 
     def _emit(self, at: Ns) -> None:
         self._due = at - at % self._interval + self._interval

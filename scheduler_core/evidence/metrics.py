@@ -3,8 +3,10 @@
 The same entries feed summaries, gates, tooltips, exports and docs, so a figure cannot mean two things.
 """
 
+from scheduler_core.evidence.chunk_metrics import chunk_metrics
 from scheduler_core.evidence.client_metrics import client_metrics
 from scheduler_core.evidence.cost_metrics import cost_metrics
+from scheduler_core.evidence.draft_metrics import draft_metrics
 from scheduler_core.evidence.fairness import fairness_metrics
 from scheduler_core.evidence.handoff_metrics import handoff_metrics, migration_metrics
 from scheduler_core.evidence.latency_metrics import latency_metrics
@@ -32,8 +34,10 @@ METRICS: dict[str, Metric] = registry(
     *handoff_metrics(),
     *migration_metrics(),
     *parallel_metrics(),
+    *draft_metrics(),
     *scaling_metrics(),
     *outage_metrics(),
+    *chunk_metrics(),
     *client_metrics(),
     *fairness_metrics(),
     *cost_metrics(),

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from scheduler_core.evidence.columns import MISSING, Ints
+from scheduler_core.evidence.drafts import DRAFT_INTS, DraftTotals
 from scheduler_core.evidence.handoffs import HandoffTotals
 from scheduler_core.evidence.instances import InstanceTotals, InstanceUse, OutageTotals, PowerTotals
 from scheduler_core.evidence.layout import STEP_INTS, TakesRow
@@ -40,6 +41,7 @@ _SUMMED = (
     "decode_requests", "stalled", "budget", "kv_used", "kv_cached", "idle_ns", "idle_empty_ns", "copied_out",
     "copied_in", "evicted_ahead",
 )  # fmt: skip
+_DRAFTS = slice(STEP_INTS.index(DRAFT_INTS[0]), STEP_INTS.index(DRAFT_INTS[-1]) + 1)
 _SPREAD = slice(STEP_INTS.index(SPREAD_INTS[0]), STEP_INTS.index(SPREAD_INTS[-1]) + 1)
 _PEAKS = ("kv_used", "waiting", "running", "paused", "host_used")
 _TOKENS = tuple(_STEP[name] for name in ("prefill_tokens", "decode_tokens", "recompute_tokens"))
@@ -61,6 +63,7 @@ class StepTotals:
     idle_by_cause: dict[int, Ns] = field(default_factory=dict)
     by_instance: defaultdict[int, InstanceTotals] = field(default_factory=lambda: defaultdict(InstanceTotals))
     spread: SpreadTotals = field(default_factory=SpreadTotals)
+    drafts: DraftTotals = field(default_factory=DraftTotals)
     spans: "array[int]" = field(default_factory=lambda: array("q"))
 
     def append(self, *values: int) -> None:
@@ -79,6 +82,7 @@ class StepTotals:
         tokens = sum(values[place] for place in _TOKENS)
         peaks["tokens"] = max(peaks["tokens"], tokens)
         self.by_instance[values[_STEP["instance"]]].add(values[_STEP["compute_ns"]], values[_STEP["kv_used"]], tokens)
+        self.drafts.add(values[_DRAFTS])
         self.spread.add(values[_SPREAD])
         self.spans.append(values[_STEP["available_ns"]] - values[_STEP["planned_ns"]])
         cause = values[_STEP["idle_cause"]]
@@ -90,6 +94,13 @@ def gaps_of_file(path: Path) -> Iterable[tuple[Ints, Floats]]:
     """(request, gap in ms) columns of a gaps table on disk, batch by batch."""
     for batch in open_table(path).iter_batches(columns=["request", "gap_ms"]):
         yield batch.column("request").to_numpy(), batch.column("gap_ms").to_numpy()
+
+
+def chunks_of_file(path: Path) -> Iterable[tuple[Ints, Floats, Ints]]:
+    """(request, wait since the chunk before in ms, tokens) columns of a chunks table on disk, batch by batch."""
+    for batch in open_table(path).iter_batches(columns=["request", "gap_ms", "tokens"]):
+        requests, gaps, tokens = (batch.column(place) for place in range(3))
+        yield requests.to_numpy(), gaps.to_numpy(zero_copy_only=False), tokens.to_numpy()
 
 
 def devices_of(started: RunStarted) -> int:

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scheduler_core.evidence.columns import MISSING, Codes, IntRows, Ints
-from scheduler_core.evidence.layout import GAP_INTS, STEP_INTS, Labels
+from scheduler_core.evidence.drafts import DRAFT_INTS
+from scheduler_core.evidence.layout import CHUNK_INTS, GAP_INTS, STEP_INTS, Labels
 from scheduler_core.evidence.schema import Absence
 from scheduler_core.evidence.spread import SPREAD_INTS
 from scheduler_core.files import partial_path
@@ -61,7 +62,7 @@ def step_columns(rows: Mapping[str, Ints], labels: Labels) -> dict[str, Any]:
             absent = rows[name] == MISSING
             columns[name] = text(rows[name], labels.causes)
             columns["idle_cause_absence"] = absence_column([(Absence.NOT_APPLICABLE, absent)], len(absent))
-        elif name == "device_bytes" or name in SPREAD_INTS:
+        elif name == "device_bytes" or name in (*SPREAD_INTS, *DRAFT_INTS):
             absent = rows[name] == MISSING
             values, unit = (ms(rows[name]), "_ms") if name.endswith("_ns") else (rows[name], "")
             reason = Absence.NOT_MEASURED if name == "device_bytes" else Absence.NOT_APPLICABLE
@@ -80,6 +81,17 @@ def gap_columns(rows: Mapping[str, Ints], labels: Labels) -> dict[str, Any]:
         "at_ms": pa.array(ms(rows["at_ns"])),
         "gap_ms": pa.array(ms(rows["gap_ns"])),
         "cause": text(rows["cause"], labels.causes),
+    }
+
+
+def chunk_columns(rows: Mapping[str, Ints], labels: Labels) -> dict[str, Any]:
+    """Arrow columns of the chunks table: one row per chunk of tokens that came together; a first one ends no gap."""
+    return {
+        "request": pa.array(rows["request"]),
+        "chunk": pa.array(rows["chunk"]),
+        "at_ms": pa.array(ms(rows["at_ns"])),
+        "tokens": pa.array(rows["tokens"]),
+        "gap_ms": pa.array(ms(rows["gap_ns"]), mask=rows["gap_ns"] == MISSING),
     }
 
 
@@ -156,6 +168,11 @@ def steps_table(folder: Path, labels: Labels, metadata: Mapping[str, str]) -> Sp
 def gaps_table(folder: Path, labels: Labels, metadata: Mapping[str, str]) -> SpillingTable:
     """The growing ``gaps.parquet`` of ``folder``."""
     return SpillingTable(GAP_INTS, gap_columns, labels, TableWriter(folder / "gaps.parquet", metadata))
+
+
+def chunks_table(folder: Path, labels: Labels, metadata: Mapping[str, str]) -> SpillingTable:
+    """The growing ``chunks.parquet`` of ``folder``."""
+    return SpillingTable(CHUNK_INTS, chunk_columns, labels, TableWriter(folder / "chunks.parquet", metadata))
 
 
 def open_table(path: Path) -> Any:

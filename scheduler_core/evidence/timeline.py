@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from scheduler_core.evidence.chunks import even_gaps
 from scheduler_core.evidence.sweep import (
     RANK,
     REQUEUE,
@@ -52,6 +53,7 @@ class Timeline:
         "along",
         "arrived",
         "cause",
+        "chunks",
         "cursor",
         "degraded",
         "first_gap",
@@ -98,7 +100,7 @@ class Timeline:
         self.pending_end: Ns = arrived.at_ns
         self.first_token: Ns | None = None
         self.last_token: Ns | None = None
-        self.tokens = self.steps = self.stalled_steps = self.preemptions = self.recomputed = 0
+        self.tokens = self.chunks = self.steps = self.stalled_steps = self.preemptions = self.recomputed = 0
         self.hit_tokens: int | None = None
         self.rehit_tokens = self.host_hit_tokens = 0
         self.first_gap: Ns | None = None
@@ -165,9 +167,10 @@ class Timeline:
         self.waiting_since = min(since, at_ns)
         self.waiting_kind = REQUEUE
 
-    def emit(self, at_ns: Ns) -> Ns | None:
-        """A token is available; returns the gap since the one before, None for the first."""
-        self.tokens += 1
+    def emit(self, at_ns: Ns, tokens: int = 1) -> Ns | None:
+        """Tokens are available; returns the wait since the last one before, None for the first."""
+        self.tokens += tokens
+        self.chunks += 1
         before, self.last_token = self.last_token, at_ns
         if before is None:
             self.first_token = at_ns
@@ -176,13 +179,13 @@ class Timeline:
             return None
         return at_ns - before
 
-    def end_gap(self, gap: Ns) -> str:
-        """Cause of the gap that `emit` returned; begins the next one."""
-        cause = self._cause(gap)
+    def end_gap(self, wait: Ns, tokens: int = 1) -> str:
+        """Cause of the wait that `emit` returned, which ended with ``tokens`` tokens; begins the next one."""
+        cause = self._cause(wait)
         if self.first_gap is None:
-            self.first_gap = gap
-        if self.longest_gap is None or gap > self.longest_gap:
-            self.longest_gap, self.longest_index, self.cause = gap, self.tokens - 1, cause
+            self.first_gap = even_gaps(wait, tokens)[0]
+        if self.longest_gap is None or wait > self.longest_gap:
+            self.longest_gap, self.longest_index, self.cause = wait, self.tokens - tokens, cause
         self._new_gap()
         return cause
 

@@ -29,7 +29,7 @@ class PhaseBudgets:
         most = self.inner.limit(request, want, view)
         if request.phase() is _DECODE:
             return min(most, max(0, self.decode - view.decodes)) if self.decode else most
-        spent = self.budget - view.budget_left - view.decodes
+        spent = self.budget - view.budget_left - view.decodes - view.drafted
         return min(most, max(0, self.prefill - spent)) if self.prefill else most
 
 

@@ -267,6 +267,7 @@ def _limits(spec: PolicySpec, capacity: Capacity) -> Limits:
         model_length=capacity.model_length,
         chunked=spec.batch.chunked_prefill is not False,
         queue_limit=spec.batch.queue_limit or 0,
+        draft_tokens=spec.execution.draft_tokens or 0,
         promises=capacity.promises,
         prefill_token_ns=profile.cost.prefill_token_ns if profile else DEFAULT_PREFILL_TOKEN_NS,
     )

@@ -187,6 +187,28 @@ def _check_dual_batch(policy: PolicySpec, target: TargetSpec, profile: Profile |
         raise InputError([Problem("execution.dual_batch", message)])
 
 
+def _check_drafts(policy: PolicySpec, target: TargetSpec) -> None:
+    """Drafts need somebody who checks them, knows what they are worth, and is done before the next ones are made."""
+    asked, where = policy.execution.draft_tokens, "execution.draft_tokens"
+    if not asked:
+        return
+    if target.modelled is None:
+        message = (
+            "needs a modelled target: these kernels compute one token of a request at a time; leave it out, or use 0"
+        )
+        raise InputError([Problem(where, message)])
+    worth = target.modelled.speculative
+    if worth is None:
+        message = "needs target.modelled.speculative, which says how many of them are accepted and what they take"
+        raise InputError([Problem(where, message)])
+    if asked > worth.positions:
+        message = f"is {asked}, and target.modelled.speculative says what comes of the first {worth.positions} only"
+        raise InputError([Problem(where, message)])
+    if policy.execution.overlap == "schedule_ahead":
+        message = "follow the newest token, which schedule_ahead does not wait for; use another execution.overlap"
+        raise InputError([Problem(where, message)])
+
+
 def _check_served(policy: PolicySpec, *, server: bool) -> None:
     if policy.policy == AS_SERVED.name and not server:
         message = f"{AS_SERVED.name!r} says what a server was started with; this target runs a policy of its own"
@@ -209,6 +231,7 @@ def check_playable(policy: PolicySpec, target: TargetSpec, profile: Profile | No
         check_layout(resolved, target)
         _check_execution(resolved, target)
         _check_dual_batch(resolved, target, profile)
+        _check_drafts(resolved, target)
     return resolved
 
 

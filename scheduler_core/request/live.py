@@ -102,6 +102,12 @@ class LiveRequest(Progress):
             return _RECOMPUTE
         return _PREFILL if self.granted < self.decodes_from else _DECODE
 
+    def may_draft(self, most: int) -> int:
+        """Draft tokens, at most ``most``, beside a grant of all that is due: who decodes has as many as it may emit."""
+        if self.phase() is not _DECODE:
+            return 0
+        return max(0, min(most, self.stop_at - self.known - self.promised - 1))
+
     def apply(self, event: Event) -> None:
         """Go through the lifecycle table; an illegal event raises and changes nothing."""
         state = TRANSITIONS.get((self.state, event))

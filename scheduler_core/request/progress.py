@@ -6,6 +6,9 @@ In tokens of prompt + emitted output::
       KV written and   in flight           not yet        one token for each sampling
       reported back                        scheduled      grant still in flight
 
+A grant may go on beyond that with ``drafted`` tokens that are only proposed. When it comes back, those that were
+accepted are known, their KV is written, and *granted* and *confirmed* move over them; of the others nothing is left.
+
 Planning uses *granted*, release and confirmed publication use *confirmed*: there is no optimistic counter to roll
 back. ``epoch`` rises when a request loses its blocks, so that an answer to an older grant is recognised.
 """
@@ -17,13 +20,14 @@ from scheduler_core.types.plan import Grant
 class Progress:
     """The cursors; every change keeps ``0 <= confirmed <= granted <= known + promised``."""
 
-    __slots__ = ("confirmed", "epoch", "granted", "known", "promised")
+    __slots__ = ("confirmed", "drafted", "epoch", "granted", "known", "promised")
 
     def __init__(self, prompt_tokens: int) -> None:
         self.known = prompt_tokens
         self.promised = 0
         self.granted = 0
         self.confirmed = 0
+        self.drafted = 0
         self.epoch = 0
 
     @property
@@ -63,16 +67,24 @@ class Progress:
         self.granted += length
         return False
 
-    def confirm(self, end: int, *, sampled: bool) -> None:
-        """A step came back: KV is written up to ``end``, and one token was emitted if ``sampled``."""
+    def confirm(self, end: int, *, sampled: bool, accepted: int = 0) -> None:
+        """A step came back: KV is written up to ``end``, and one token was emitted if ``sampled``.
+
+        Before that one come ``accepted`` drafts, whose KV is written, too.
+        """
         self.confirmed = end
         if sampled:
             self.known += 1
             self.promised -= 1
+        if self.drafted:
+            self.drafted = 0
+            self.known += accepted
+            self.granted += accepted
+            self.confirmed += accepted
 
-    def deliver_late(self) -> None:
-        """The token of a step planned before the blocks were lost still counts as emitted (V-18)."""
-        self.known += 1
+    def deliver_late(self, accepted: int = 0) -> None:
+        """The tokens of a step planned before the blocks were lost still count as emitted (V-18)."""
+        self.known += 1 + accepted
         self.promised -= 1
 
     def restart(self, revoked: Grant | None) -> int:
@@ -80,8 +92,8 @@ class Progress:
 
         ``revoked`` is a grant of the step being planned, which is taken back. What is in flight is computed in vain.
         """
-        lost = self.granted - (revoked.length if revoked is not None else 0)
-        self.granted = self.confirmed = 0
+        lost = self.granted - (revoked.end - revoked.start if revoked is not None else 0)
+        self.granted = self.confirmed = self.drafted = 0
         self.promised -= revoked is not None and revoked.samples
         self.epoch += 1
         return lost

@@ -6,11 +6,14 @@ from scheduler_core.kv.prefix import Hits
 from scheduler_core.request.lifecycle import Event
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.aging import AgedQueue, HeldQueue
+from scheduler_core.sched.decisions import Deferral
 from scheduler_core.sched.memory import pledge
 from scheduler_core.sched.policy import Arrange, Limits
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.sched.view import RequestView
 from scheduler_core.sched.waiting import ArrivalQueue
+from scheduler_core.types.records import Deferred
+from scheduler_core.types.time import Ns
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
 _ADMIT = Event.ADMIT
@@ -72,6 +75,18 @@ def first_length(head: LiveRequest, want: int, *, most: int, left: int, limits: 
         return want
     outgrown = head.preemptions > 0 and want > limits.token_budget
     return left if outgrown and left == limits.token_budget else 0
+
+
+def note_deferral(state: InstanceState, deferral: tuple[LiveRequest, Deferral] | None, now_ns: Ns) -> None:
+    """Record who was passed over and why, where that has changed since it was recorded last."""
+    if deferral is None:
+        state.deferred = None
+        return
+    request, why = deferral
+    mark = (request.id, why.reason.value)
+    if mark != state.deferred:
+        state.deferred = mark
+        state.records.append(Deferred(now_ns, request.id, why.reason.value, why.need, why.have))
 
 
 def start(state: InstanceState, request: LiveRequest, hits: Hits, *, promised_blocks: int) -> None:

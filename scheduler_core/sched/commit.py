@@ -8,7 +8,7 @@ from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.decisions import Publish, Retain
 from scheduler_core.sched.plan import Completed, Ended, FusedStep, Planned
-from scheduler_core.sched.policy import PolicySet
+from scheduler_core.sched.policy import Account, PolicySet
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.types.errors import ExecutorError
 from scheduler_core.types.plan import Grant, Phase, StepResult
@@ -46,8 +46,8 @@ def commit(state: InstanceState, policy: PolicySet, result: StepResult) -> Compl
         request = state.requests.get(grant.request)
         if request is None:
             continue  # aborted while in flight: results that return later are ignored (V-29)
-        if _confirm(state, policy, request, grant):
-            emitted.append((number, request.id))
+        if _confirm(state, policy, request, grant, answer.accepted):
+            emitted += [(number, request.id)] * (1 + answer.accepted)
             if answer.last or request.known >= request.stop_at:
                 over.append((request, STOPPED if answer.last else AT_LIMIT))
     # What the step filled is published before anything is given up, whatever the order of its grants.
@@ -59,14 +59,23 @@ def commit(state: InstanceState, policy: PolicySet, result: StepResult) -> Compl
 by_admission = attrgetter("run_seq")
 """Sort key of running requests."""
 
+NOTHING_ACCEPTED: Mapping[int, int] = {}
+
 FusedEffects: TypeAlias = tuple[list[LiveRequest], list[tuple[LiveRequest, Ended]]]
 """Who joined the cohort in a fused step, and who ended."""
 
 
-def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends: Mapping[int, str]) -> FusedEffects:
+def commit_fused(
+    state: InstanceState,
+    policy: PolicySet,
+    step: FusedStep,
+    ends: Mapping[int, str],
+    accepted: Mapping[int, int] = NOTHING_ACCEPTED,
+) -> FusedEffects:
     """Apply a fused step: sampling grants and decoders each emitted a token, the last one for those in ``ends``.
 
-    ``ends`` maps requests to the reason of their end. Requests that have caught up join the cohort.
+    ``ends`` maps requests to the reason of their end, ``accepted`` those with drafts to how many of them they emitted
+    before that token. Requests that have caught up join the cohort.
     """
     state.steps_done += 1
     requests, cohort, account = state.requests, state.cohort, policy.account
@@ -85,13 +94,14 @@ def commit_fused(state: InstanceState, policy: PolicySet, step: FusedStep, ends:
         request = requests.get(grant.request)
         if request is None:
             continue  # aborted while the step ran
-        request.confirm(grant.start + grant.length, sampled=grant.samples)
+        more = accepted.get(grant.request, 0)
+        request.confirm(grant.end, sampled=grant.samples, accepted=more)
         if late or (by_chunk and grant.phase is not _DECODE):
             state.memory.publish(request, request.confirmed)
         if not grant.samples:
             continue
         if account is not None:
-            account.emitted(request)
+            _tell_account(account, request, 1 + more)
         if request.id in ends or request.known >= request.stop_at:
             over.append(request)
         elif policy.groups_decodes:
@@ -179,20 +189,28 @@ def _expected(state: InstanceState, result: StepResult) -> Planned:
     for grant, answer in zip(grants, result.grants, strict=True):
         if not grant.samples and (answer.last or answer.token is not None):
             raise ExecutorError(f"step {result.plan_id}: request {grant.request} was to emit nothing, got {answer}")
+        if not 0 <= answer.accepted <= grant.drafts:
+            message = f"{answer.accepted} of {grant.drafts} drafts accepted"
+            raise ExecutorError(f"step {result.plan_id}: request {grant.request}: {message}")
     return planned
 
 
-def _confirm(state: InstanceState, policy: PolicySet, request: LiveRequest, grant: Grant) -> bool:
-    """Move the cursors; true when a token was emitted."""
+def _confirm(state: InstanceState, policy: PolicySet, request: LiveRequest, grant: Grant, accepted: int) -> bool:
+    """Move the cursors; true when a token was emitted, and ``accepted`` drafts before it."""
     if request.epoch == grant.epoch:
-        request.confirm(grant.start + grant.length, sampled=grant.samples)
+        request.confirm(grant.end, sampled=grant.samples, accepted=accepted)
         if policy.publish is _AT_CONFIRM or (policy.publish is _AT_CHUNK and grant.phase is not _DECODE):
             state.memory.publish(request, request.confirmed, fence=state.fence())
     elif grant.samples:
-        request.deliver_late()  # preempted while in flight: the token still counts (V-18)
+        request.deliver_late(accepted)  # preempted while in flight: the tokens still count (V-18)
     if grant.samples and policy.account is not None:
-        policy.account.emitted(request)
+        _tell_account(policy.account, request, 1 + accepted)
     return grant.samples
+
+
+def _tell_account(account: Account, request: LiveRequest, tokens: int) -> None:
+    for _ in range(tokens):
+        account.emitted(request)
 
 
 def finish(state: InstanceState, policy: PolicySet, request: LiveRequest, reason: str) -> Ended:

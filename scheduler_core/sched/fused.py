@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.cohort import Cohort
-from scheduler_core.sched.commit import FusedEffects, commit_fused
+from scheduler_core.sched.commit import NOTHING_ACCEPTED, FusedEffects, commit_fused
 from scheduler_core.sched.counted_memory import CountedMemory
 from scheduler_core.sched.decisions import Publish
 from scheduler_core.sched.extent_memory import ExtentMemory
@@ -130,9 +130,14 @@ class FusedInstance(Instance):
         """Events delivered from now on meet ``step`` as it runs, until it is completed."""
         self._state.fused_step = step
 
-    def complete_fused(self, step: FusedStep, ends: Mapping[int, str]) -> FusedEffects:
-        """Every sampling grant and every decoder emitted a token, the last one for requests in ``ends``, with why."""
-        return commit_fused(self._state, self.policy, step, ends)
+    def complete_fused(
+        self, step: FusedStep, ends: Mapping[int, str], accepted: Mapping[int, int] = NOTHING_ACCEPTED
+    ) -> FusedEffects:
+        """Every sampling grant and every decoder emitted a token, the last one for requests in ``ends``, with why.
+
+        ``accepted`` says how many drafts came before that token, of requests that had some accepted.
+        """
+        return commit_fused(self._state, self.policy, step, ends, accepted)
 
     def complete_repeat(self) -> None:
         """As `complete_fused` for a step that ``may_repeat`` and in which nobody ended. O(1) without a prefix cache."""

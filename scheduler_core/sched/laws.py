@@ -3,6 +3,7 @@
 from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import APART
 from scheduler_core.sched.moving import check_places
+from scheduler_core.sched.policy import Limits
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.time import Ns
@@ -50,8 +51,9 @@ def check_residence(state: InstanceState) -> None:
             )
         if (runs and request.joined == APART) != (request.id in state.apart):
             raise LawError(f"request {request.id}: joined {request.joined}, apart {request.id in state.apart}")
-        if request.blocks * state.memory.block_size < request.granted:
-            raise LawError(f"request {request.id}: {request.blocks} blocks hold {request.granted} tokens")
+        if request.blocks * state.memory.block_size < request.granted + request.drafted:
+            held = f"{request.granted} tokens and {request.drafted} drafts"
+            raise LawError(f"request {request.id}: {request.blocks} blocks hold {held}")
         wrong = request.check()
         if wrong:
             raise LawError(f"request {request.id}: {wrong}")
@@ -67,6 +69,14 @@ def check_residence(state: InstanceState) -> None:
     wrong = check_places(state)
     if wrong:
         raise LawError(wrong)
+
+
+def check_step(state: InstanceState, limits: Limits, granted: int, left: int) -> None:
+    """A step being planned: its tokens are the budget, ``granted`` or ``left``, and its requests fit the batch."""
+    if granted + left != limits.token_budget or left < 0:
+        raise LawError(f"granted {granted} + left {left} != budget {limits.token_budget}")
+    if len(state.running) + len(state.held) > limits.size:
+        raise LawError(f"{len(state.running)} running + {len(state.held)} held > {limits.size}")
 
 
 def check_liveness(state: InstanceState, wake_ns: Ns | None) -> None:

@@ -3,8 +3,9 @@
 from scheduler_core.kv.prefix import Hits, TieredHits
 from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import APART, LiveRequest
-from scheduler_core.sched.admission import arrange, first_length, start
+from scheduler_core.sched.admission import arrange, first_length, note_deferral, start
 from scheduler_core.sched.decisions import Deferral, Publish, Serve
+from scheduler_core.sched.laws import check_step
 from scheduler_core.sched.lines import lines_of
 from scheduler_core.sched.memory import shortage
 from scheduler_core.sched.policy import PolicySet, Watch
@@ -15,7 +16,7 @@ from scheduler_core.sched.stopping import Stop, pause, requeue, stop, take_back,
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.plan import Grant, Phase
 from scheduler_core.types.reasons import Defer, Preempt, Stall
-from scheduler_core.types.records import Admitted, Deferred
+from scheduler_core.types.records import Admitted
 from scheduler_core.types.time import Ns
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
@@ -48,7 +49,7 @@ class StepBuilder:
         self._publishes = policy.prefix_cache and policy.publish is Publish.AT_GRANT
         self._vacates_blocks = policy.slots is not None and policy.slots.for_blocks
         self._closes = policy.slots is None and not policy.admits_without_budget
-        self._by_phase = limits.by_phase
+        self._by_phase, self._draft_tokens = limits.by_phase, limits.draft_tokens
         self._keeps = policy.preemption is not None and policy.preemption.keeps
         self._evicts_ahead = policy.cache.clean_low > 0
         self._book = None if policy.quotas is None else QuotaBook(state, policy.quotas)
@@ -63,7 +64,8 @@ class StepBuilder:
     def build(self, now_ns: Ns) -> None:
         """Fill `grants` anew, changing the state as if they were under way."""
         view = self._view
-        view.now_ns, view.budget_left, view.decodes = now_ns, self._budget, 0
+        view.now_ns, view.budget_left = now_ns, self._budget
+        view.decodes = view.drafted = 0
         if self.state.aged is not None:
             self.state.aged.begin(now_ns)
         for observer in self.policy.observers:
@@ -79,8 +81,9 @@ class StepBuilder:
         if self._evicts_ahead:
             self.evicted_ahead = self.state.memory.evict_ahead() if self.grants or self.decoders else 0
         if self.state.keeps_records:
-            self._record_deferral()
-        self._assert_limits()
+            note_deferral(self.state, self.deferral, now_ns)
+        granted = self.decoders + sum([grant.length for grant in self.grants.values()])
+        check_step(self.state, self.policy.limits, granted, view.budget_left)
         if self.policy.watch is not None:
             self._tell(self.policy.watch)
         for observer in self.policy.observers:
@@ -107,7 +110,7 @@ class StepBuilder:
         need = cohort.growth() if cohort.count and serve is not _PREFILLS else 0
         for request in self.state.apart.values():
             if request.id not in self.grants and (serve is _ALL or request.prefilling == (serve is _PREFILLS)):
-                need += shortage(memory, request, 1)
+                need += shortage(memory, request, 1 + self._drafts(request, 1))
         return need > memory.free
 
     def _tell(self, watch: Watch) -> None:
@@ -178,14 +181,22 @@ class StepBuilder:
         first = request.granted == request.hit_tokens
         if first:
             blocks = tuple(request.table)
-        need = -(-(request.granted + length) // self._block_size) - request.blocks
+        drafts = self._drafts(request, length)
+        need = -(-(request.granted + length + drafts) // self._block_size) - request.blocks
         if need > 0:
             if self._book is not None and not self._keep_quota(self._book, request, need):
                 return
             if not self._make_room(request, need):
                 return
             blocks += memory.grow(request, need)
-        self._grant(request, length, blocks, first=first)
+        self._grant(request, length, blocks, first=first, drafts=drafts)
+
+    def _drafts(self, request: LiveRequest, length: int) -> int:
+        """Draft tokens beside a grant of ``length`` tokens; none takes a token from another running request."""
+        if not self._draft_tokens or length != request.debt:
+            return 0
+        others = len(self.state.running) - len(self.grants) - 1
+        return request.may_draft(min(self._draft_tokens, self._view.budget_left - length - others))
 
     def _make_room(self, request: LiveRequest, need: int) -> bool:
         """Stop victims until ``need`` blocks are free (V-14); false if the requester was one or none is left."""
@@ -221,7 +232,9 @@ class StepBuilder:
         revoked = self.grants.pop(victim.id, None)
         if revoked is not None:
             self._view.budget_left += revoked.length
-            self._view.decodes -= self._by_phase and revoked.phase is _DECODE
+            if self._by_phase and revoked.phase is _DECODE:
+                self._view.decodes -= 1
+                self._view.drafted -= revoked.drafts
         served = self.decoders > 0 and victim.joined != APART
         if served:
             self.decoders -= 1
@@ -380,7 +393,8 @@ class StepBuilder:
             self._book.admitted()
         take_back(self.state, request, view.now_ns)
         blocks = tuple(request.table) if swapped else ()
-        blocks += memory.grow(request, -(-(computed + length) // size) - request.blocks)
+        # Who kept its blocks may have more than it needs now: those of drafts.
+        blocks += memory.grow(request, max(0, -(-(computed + length) // size) - request.blocks))
         self._grant(request, length, blocks, first=swapped)
         return None
 
@@ -458,14 +472,19 @@ class StepBuilder:
 
     # --- both --------------------------------------------------------------------------------------------------
 
-    def _grant(self, request: LiveRequest, length: int, blocks: tuple[int, ...], *, first: bool = False) -> None:
+    def _grant(
+        self, request: LiveRequest, length: int, blocks: tuple[int, ...], *, first: bool = False, drafts: int = 0
+    ) -> None:
         start, phase = request.granted, request.phase()
         samples = request.grant(length) if request.answers else request.fill(length)
-        self._view.budget_left -= length
+        request.drafted = drafts
+        self._view.budget_left -= length + drafts
         if self._by_phase and phase is _DECODE:
             self._view.decodes += 1
+            self._view.drafted += drafts
         hit = request.hit_tokens if first else 0
-        self.grants[request.id] = Grant(request.id, request.epoch, start, length, blocks, samples, phase, hit)
+        grant = Grant(request.id, request.epoch, start, length + drafts, blocks, samples, phase, hit, drafts)
+        self.grants[request.id] = grant
         if self._publishes:
             self.state.memory.publish(request, min(request.granted, request.known))
 
@@ -473,23 +492,3 @@ class StepBuilder:
         head = self.state.waiting.head()
         if head is not None:
             self.deferral = (head, deferral)
-
-    def _record_deferral(self) -> None:
-        if self.deferral is None:
-            self.state.deferred = None
-            return
-        request, why = self.deferral
-        mark = (request.id, why.reason.value)
-        if mark != self.state.deferred:
-            self.state.deferred = mark
-            self.state.records.append(Deferred(self._view.now_ns, request.id, why.reason.value, why.need, why.have))
-
-    def _assert_limits(self) -> None:
-        state, left = self.state, self._view.budget_left
-        granted = self.decoders
-        for grant in self.grants.values():
-            granted += grant.length
-        if granted + left != self._budget or left < 0:
-            raise LawError(f"granted {granted} + left {left} != budget {self._budget}")
-        if len(state.running) + len(state.held) > self._size:
-            raise LawError(f"{len(state.running)} running + {len(state.held)} held > {self._size}")

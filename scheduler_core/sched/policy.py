@@ -106,7 +106,7 @@ class Account(Protocol):
         """``request`` starts; ``queued`` are the tenants that still have requests waiting."""
 
     def emitted(self, request: RequestView) -> None:
-        """``request`` emitted one token."""
+        """``request`` emitted one token; asked for each one of a step that gave it several."""
 
     def rank(self, tenant: str) -> tuple[int, ...]:
         """Smaller is served first."""
@@ -183,6 +183,8 @@ class Limits:
 
     ``by_phase``: the chunk rule goes by what a step has of each phase, so that decodes are served one by one.
 
+    ``draft_tokens`` are proposed for a request that decodes, and checked in its step; 0: decoding is not speculative.
+
     ``promises`` are those of tiers, by name. ``prefill_token_ns`` is what a prompt token is estimated to take.
     """
 
@@ -194,6 +196,7 @@ class Limits:
     chunked: bool = True
     queue_limit: int = 0
     by_phase: bool = False
+    draft_tokens: int = 0
     promises: Mapping[str, Promise] = field(default_factory=dict)
     prefill_token_ns: float = DEFAULT_PREFILL_TOKEN_NS
 
@@ -243,7 +246,7 @@ class PolicySet:
     @property
     def groups_decodes(self) -> bool:
         """Whether running requests may advance together: not where a part has to hear of, or look at, each one."""
-        if self.limits.by_phase or self.quotas is not None:
+        if self.limits.by_phase or self.limits.draft_tokens or self.quotas is not None:
             return False
         told = self.account is not None or self.watch is not None or bool(self.observers)
         looks = self.victim.reads_progress or (self.slots is not None and self.slots.reads_progress)

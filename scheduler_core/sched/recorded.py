@@ -7,6 +7,7 @@ from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.fused import FusedInstance
 from scheduler_core.sched.plan import FusedStep, Occupancy
 from scheduler_core.sched.policy import PolicySet
+from scheduler_core.types.errors import CallerError
 from scheduler_core.types.plan import Grant
 from scheduler_core.types.reasons import Stall
 
@@ -42,6 +43,8 @@ class RecordedInstance(FusedInstance):
     """As `FusedInstance`, with the records that a plain `Instance` keeps; for each step, who has come and gone."""
 
     def __init__(self, policy: PolicySet) -> None:
+        if policy.limits.draft_tokens:
+            raise CallerError("stretches of steps tell of one token a request and step; play drafts step by step")
         super().__init__(policy)
         self._changed = _Changes(policy.limits.block_size)
         self._state.cohort = self._changed

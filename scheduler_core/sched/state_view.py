@@ -10,13 +10,13 @@ from scheduler_core.types.time import Ns
 class StateView:
     """`scheduler_core.sched.view.View` over the live state: nothing is copied, whoever plans sets time and budget."""
 
-    __slots__ = ("_state", "budget_left", "decodes", "now_ns")
+    __slots__ = ("_state", "budget_left", "decodes", "drafted", "now_ns")
 
     def __init__(self, state: InstanceState, now_ns: Ns, budget_left: int) -> None:
         self._state = state
         self.now_ns = now_ns
         self.budget_left = budget_left
-        self.decodes = 0
+        self.decodes = self.drafted = 0
 
     @property
     def free_blocks(self) -> int:

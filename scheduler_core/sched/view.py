@@ -84,6 +84,10 @@ class View(Protocol):
         """Decodes granted in this step so far, where the policy's limits go by phase; else 0."""
 
     @property
+    def drafted(self) -> int:
+        """Draft tokens granted beside those decodes."""
+
+    @property
     def free_blocks(self) -> int: ...
     @property
     def total_blocks(self) -> int: ...

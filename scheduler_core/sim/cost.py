@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scheduler_core.sim.along import along
+from scheduler_core.sim.drafts import Drafts
 from scheduler_core.sim.parallel import Devices
 from scheduler_core.spec.target import Affine, Profile
 from scheduler_core.types.errors import CallerError
@@ -45,18 +46,25 @@ class StepCost:
     (`spec.target.Affine`). Noise is multiplicative: ``exact * (1 + drift) * (1 + residual)``, both normal with the
     standard deviations that calibration measured, and depends only on the seed and the step's number.
 
+    Where drafts are checked, each counts on the device like one request more that decodes, and its attention like that
+    of a prompt; the passes of the draft model come before, each taking its share of what the target model would take
+    for the decoding requests alone. ``drafts`` says which are accepted; None: nobody knows what a draft is worth.
+
     What a parallel instance's devices take is `sim.parallel.Devices`' to say. As long as it is affine, too, which
     ``dual_batch`` and everything but tensor parallelism ends, collectives are in the factors here.
     """
 
     __slots__ = (
         "_by_tokens",
+        "_checked",
         "_context",
         "_copies",
         "_decode",
         "_devices",
+        "_draft_ratio",
         "_drift",
         "_fixed",
+        "_forward",
         "_host",
         "_joined",
         "_knots",
@@ -69,6 +77,7 @@ class StepCost:
         "_request",
         "_residual_share",
         "_wake",
+        "drafts",
     )
 
     def __init__(
@@ -84,6 +93,10 @@ class StepCost:
         self._prefill, self._pair = cost.prefill_token_ns + copies.input_token_ns, cost.prefill_pair_ns
         self._decode = cost.decode_request_ns + copies.input_token_ns + self._request
         self._context, self._joined = cost.context_token_ns, host.joined_ns
+        self._checked, self._forward = cost.decode_request_ns + copies.input_token_ns, cost
+        worth = profile.speculative
+        self.drafts = None if worth is None else Drafts(worth)
+        self._draft_ratio = 0.0 if worth is None else worth.draft_ratio
         self._host, self._copies = host, copies
         self._wake = host.wake_knots
         self._link = profile.link
@@ -101,7 +114,9 @@ class StepCost:
 
     def step_ns(self, shape: StepShape, step: int) -> Ns:
         """Duration of step number ``step``, at least 1 ns: host and device time of its shape, with noise."""
-        prefill, decode, context, pairs, joined = shape
+        prefill, decode, context, pairs, joined, drafts, _passes = shape
+        if drafts:
+            return self.ranks_ns((shape,), shape, step)
         return self.duration_ns(prefill, decode, context, pairs, step, joined)
 
     def duration_ns(self, prefill: int, decode: int, context: int, pairs: int, step: int, joined: int = 0) -> Ns:
@@ -123,11 +138,25 @@ class StepCost:
 
     def ranks_ns(self, ranks: Sequence[StepShape], shape: StepShape, step: int) -> Ns:
         """As `step_ns` of ``shape``, the requests of which are on attention replicas as ``ranks`` says."""
+        if shape.drafts:
+            return self._noised(self._speculative(ranks, shape, step), step)
         if self._odd is None:
             return self.step_ns(shape, step)
         host = self._decode * shape.decode_requests + self._prefill * shape.prefill_tokens + self._fixed
         host += (self._request + self._joined) * shape.joined
         return self._noised(host + self._odd.time(ranks, step).total, step)
+
+    def _speculative(self, ranks: Sequence[StepShape], shape: StepShape, step: int) -> float:
+        """A step in which drafts are checked, after the passes of the draft model; see the class."""
+        exact = self._prefill * shape.prefill_tokens + self._decode * shape.decode_requests
+        exact += self._checked * shape.drafts + self._context * shape.context_tokens + self._pair * shape.prefill_pairs
+        exact += self._of_tokens(shape.tokens) if self._knots else self._fixed
+        exact += (self._request + self._joined) * shape.joined
+        alone = [StepShape(0, one.decode_requests, one.context_tokens, 0) for one in ranks if one.decode_requests]
+        drafting = self._draft_ratio * shape.draft_passes
+        if self._odd is None:
+            return exact + drafting * _forward_ns(self._forward, shape.decode_requests, shape.context_tokens)
+        return exact + drafting * self._odd.time(alone, step).total + self._odd.time(ranks, step).total
 
     def _noised(self, exact: float, step: int) -> Ns:
         if self._noise_seed is not None:
@@ -156,7 +185,7 @@ class StepCost:
         ranks = ranks or (shape,)
         host, copies = self._host, self._copies
         requests = shape.decode_requests + shape.joined
-        tokens = shape.prefill_tokens + shape.decode_requests
+        tokens = shape.tokens
         prepare = round(host.base_ns + host.request_ns * requests + host.joined_ns * shape.joined)
         copy_in = round(copies.input_base_ns + copies.input_token_ns * tokens)
         copy_out = round(copies.output_base_ns + copies.output_request_ns * requests)
@@ -191,6 +220,16 @@ class StepCost:
 
 
 _NOTHING = Affine(base_ns=0, prefill_token_ns=0, decode_request_ns=0, context_token_ns=0)
+
+
+def _forward_ns(cost: Affine, decode: int, context: int) -> float:
+    """The device's time for a step in which requests only decode."""
+    return (
+        cost.base_ns
+        + along(cost.batch_knots, decode)
+        + cost.decode_request_ns * decode
+        + (cost.context_token_ns * context)
+    )
 
 
 def _with_collectives(profile: Profile) -> Affine:

@@ -3,6 +3,7 @@
 from collections import deque
 
 from scheduler_core.sim.cost import StepCost, StepParts
+from scheduler_core.sim.drafts import Drafts
 from scheduler_core.sim.lanes import Lanes, Placed
 from scheduler_core.sim.ranks import Ranks
 from scheduler_core.spec.target import Profile
@@ -24,21 +25,23 @@ class TrueOutputs:
     The executors of a cluster share one: an answer goes on in another instance where it was left.
     """
 
-    __slots__ = ("_emitted", "_lengths")
+    __slots__ = ("_emitted", "_lengths", "_seeds")
 
     def __init__(self) -> None:
         self._lengths: dict[int, int] = {}
         self._emitted: dict[int, int] = {}
+        self._seeds: dict[int, int] = {}
 
     def open(self, request: PlannedRequest) -> None:
         """Make a request known."""
         self._lengths[request.index] = request.output_tokens
         self._emitted[request.index] = 0
+        self._seeds[request.index] = request.seed
 
     def close(self, request: int) -> None:
         """Forget it."""
-        self._lengths.pop(request, None)
-        self._emitted.pop(request, None)
+        for known in (self._lengths, self._emitted, self._seeds):
+            known.pop(request, None)
 
     def resume(self, request: int, emitted: int) -> None:
         """A request goes on after ``emitted`` tokens."""
@@ -48,13 +51,20 @@ class TrueOutputs:
         """Tokens of its whole answer."""
         return self._lengths[request]
 
-    def answer(self, grant: Grant) -> GrantResult:
-        """What a grant yields; a token that it samples counts as emitted."""
+    def answer(self, grant: Grant, drafts: Drafts | None = None) -> GrantResult:
+        """What a grant yields; tokens that it samples count as emitted. ``drafts`` says which of its drafts are."""
         if not grant.samples:
             return _NOTHING
-        emitted = self._emitted[grant.request] + 1
-        self._emitted[grant.request] = emitted
-        return _LAST if emitted >= self._lengths[grant.request] else _TOKEN
+        request, accepted = grant.request, 0
+        emitted, length = self._emitted[request], self._lengths[request]
+        if grant.drafts:
+            if drafts is None:
+                raise ExecutorError(f"request {request} has drafts, and nobody says what a draft is worth")
+            accepted = drafts.accepted(self._seeds[request], emitted, grant.drafts, length - emitted)
+        self._emitted[request] = emitted = emitted + 1 + accepted
+        if accepted:
+            return GrantResult(None, emitted >= length, accepted=accepted)
+        return _LAST if emitted >= length else _TOKEN
 
 
 class SimulatedExecutor:
@@ -78,6 +88,7 @@ class SimulatedExecutor:
     ) -> None:
         self._block_size = block_size
         self._cost = StepCost(profile, noise_seed, dual_batch=dual_batch)
+        self._drafts = self._cost.drafts
         replicas = 1 if profile.parallel is None else profile.parallel.data
         self._ranks = Ranks(replicas) if replicas > 1 else None
         self._lanes = Lanes(overlap)
@@ -99,7 +110,7 @@ class SimulatedExecutor:
         ranks = () if self._ranks is None else self._ranks.shapes(plan)
         parts = self._cost.parts(shape_of(plan), plan.id, ranks)
         placed = self._place(parts, (len(plan.copies_out), len(plan.copies_in)))
-        answers = tuple([self._outputs.answer(grant) for grant in plan.grants])
+        answers = tuple([self._outputs.answer(grant, self._drafts) for grant in plan.grants])
         result = StepResult(plan.id, answers, placed.lanes, self._now, placed.available_ns, spread=parts.spread)
         self._launched.append((placed.known_ns, result))
 

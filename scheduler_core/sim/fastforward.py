@@ -18,7 +18,7 @@ from scheduler_core.sim.rows import RowSink
 from scheduler_core.sim.world import SimulatedWorld
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import CallerError, LawError
-from scheduler_core.types.plan import Phase
+from scheduler_core.types.plan import Grant, Phase
 from scheduler_core.types.shape import causal_pairs, joins
 from scheduler_core.types.time import NEVER, Ns
 
@@ -210,6 +210,8 @@ class Player:
         return NEVER if wakes is None or wakes <= self._now else wakes
 
     def _duration_ns(self, step: FusedStep) -> Ns:
+        if self._policy.limits.draft_tokens:
+            return self._cost.step_ns(step.shape(), step.id)
         prefill = pairs = joined = 0
         decoders, context = step.decoders, step.context_tokens if step.decoders else 0
         for grant in step.grants:
@@ -248,20 +250,30 @@ class Player:
             # Who comes during a step meets the account as it was before its tokens; who ends in it gets none of them.
             instance.during(step)
             world.deliver_all(end)
-        ends = {}
+        ends, accepted = dict[int, str](), dict[int, int]()
         if step.decoders and instance.cohort.tick + 1 >= world.ends.next_tick:
             ends = {member.id: reason for member, reason in world.ends.take(instance.cohort.tick + 1)}
         for grant in step.grants:
             track = tracks.get(grant.request)
             if track is not None and grant.samples:  # None: it was ended while the step ran
                 world.note_first(grant.request, end)
-                if instance.live[grant.request].emitted + 1 >= track.output:
+                left = track.output - instance.live[grant.request].emitted
+                if grant.drafts:
+                    left -= accepted.setdefault(grant.request, self._accepted(grant, left))
+                if left <= 1:
                     ends[grant.request] = STOPPED
-        joined, over = instance.complete_fused(step, ends)
+        joined, over = instance.complete_fused(step, ends, accepted)
         for live in joined:
             world.ends.schedule(live, tracks[live.id].output - live.emitted)
         for live, ended in over:
             world.over(live, ended, end)
+
+    def _accepted(self, grant: Grant, left: int) -> int:
+        """How many drafts of a request are, whose answer has ``left`` tokens to go."""
+        drafts, live = self._cost.drafts, self.instance.live[grant.request]
+        if drafts is None:
+            raise CallerError(f"request {live.id} has drafts, and nobody says what a draft is worth")
+        return drafts.accepted(live.spec.seed, live.emitted, grant.drafts, left)
 
     def _go_on_begun(self) -> tuple[FusedStep, Ns] | None:
         """Where the cohort alone runs, play the begun step and its repetitions as long as only counts change.

@@ -98,10 +98,10 @@ class Devices:
     def _loads(self, ranks: Sequence[StepShape], step: int) -> ExpertLoads | None:
         if self._experts is None:
             return None
-        return self._experts[1].loads(sum(shape.prefill_tokens + shape.decode_requests for shape in ranks), step)
+        return self._experts[1].loads(sum(shape.tokens for shape in ranks), step)
 
     def _best(self, ranks: Sequence[StepShape], loads: ExpertLoads | None) -> DeviceTime:
-        tokens = sum(shape.prefill_tokens + shape.decode_requests for shape in ranks)
+        tokens = sum(shape.tokens for shape in ranks)
         cuts = [self._cut(ranks, loads, parts) for parts in self._parts(tokens)]
         return min(cuts, key=lambda time: time.total)
 
@@ -116,7 +116,7 @@ class Devices:
 
     def _cut(self, ranks: Sequence[StepShape], loads: ExpertLoads | None, parts: int) -> DeviceTime:
         """The step in ``parts`` equal parts, each in halves where that is asked for."""
-        stages, tokens = self._time.pipeline, sum(shape.prefill_tokens + shape.decode_requests for shape in ranks)
+        stages, tokens = self._time.pipeline, sum(shape.tokens for shape in ranks)
         whole = self._pass(ranks, loads, 1 / parts)
         compute, exposed, hidden = whole.compute, whole.communication, 0.0
         if self._dual is not DualBatch.NEVER and self._time.collectives and tokens >= 2 * parts:
@@ -143,7 +143,7 @@ class Devices:
         times = [self._rank(shape, share) for shape in ranks]
         times += [self._cost.base_ns] * (self._time.data - len(times))
         longest, mean = max(times), sum(times) / len(times)
-        tokens = share * max((shape.prefill_tokens + shape.decode_requests for shape in ranks), default=0)
+        tokens = share * max((shape.tokens for shape in ranks), default=0)
         told = self._time.collective_ns + self._time.collective_token_ns * tokens
         if loads is None or self._experts is None:
             return _Pass(longest, told, longest - mean, 0.0)
@@ -155,9 +155,10 @@ class Devices:
 
     def _rank(self, shape: StepShape, share: float) -> float:
         cost = self._cost
-        even = cost.prefill_token_ns * shape.prefill_tokens + cost.decode_request_ns * shape.decode_requests
+        even = cost.prefill_token_ns * shape.prefill_tokens
+        even += cost.decode_request_ns * (shape.decode_requests + shape.drafts)
         even += cost.context_token_ns * shape.context_tokens + cost.prefill_pair_ns * shape.prefill_pairs
-        tokens = share * (shape.prefill_tokens + shape.decode_requests)
+        tokens = share * shape.tokens
         return cost.base_ns + share * even + along(cost.batch_knots, tokens)
 
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Seed, Share, Spec
 from scheduler_core.spec.pools import PoolsSection
+from scheduler_core.spec.speculative import MOST_DRAFT_TOKENS
 
 OrderName = Literal[
     "arrival",
@@ -297,7 +298,9 @@ class PredictSection(Spec):
 
 
 class ExecutionSection(Spec):
-    """Execution of steps: what of host work, copies and communication runs beside computing. Modelled targets only."""
+    """Execution of steps: what of host work, copies and communication runs beside computing, and whether drafts are
+    checked. Modelled targets only.
+    """
 
     overlap: Literal["none", "pipelined", "two_stream", "schedule_ahead"] | None = Field(
         None,
@@ -310,6 +313,13 @@ class ExecutionSection(Spec):
         description="An instance spread over devices takes a step in two halves, one of which communicates while the "
         "other computes: never; where that ends it sooner; or always, though halves read the weights twice. Absent: "
         "never.",
+    )
+    draft_tokens: int | None = Field(
+        None,
+        ge=0,
+        le=MOST_DRAFT_TOKENS,
+        description="Speculative decoding: tokens drafted for each decoding request and checked in its step, which "
+        "counts them against the token budget and needs blocks for them. 0: none. Needs target.modelled.speculative.",
     )
 
 

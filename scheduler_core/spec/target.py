@@ -9,7 +9,8 @@ from scheduler_core.spec.base import PositiveFloat, PositiveInt, Seed, Spec, req
 from scheduler_core.spec.parallel import Parallel, ParallelTime
 from scheduler_core.spec.sampling import Sampling
 from scheduler_core.spec.server import ServerTarget
-from scheduler_core.spec.topology import ChooseProfile, ProfileT, Topology
+from scheduler_core.spec.speculative import Speculative
+from scheduler_core.spec.topology import ChooseProfile, Topology
 
 BUILT_IN_MODELS = ("demo-s", "shape-m", "shape-l", "tiny")
 
@@ -60,6 +61,10 @@ class ModelledTarget(Spec):
         None, description="An instance over several devices; absent: as the profile's name says, one if it says none."
     )
     topology: Topology | None = Field(None, description="Several instances; absent: one.")
+    speculative: Speculative | None = Field(
+        None,
+        description="Speculative decoding: what a draft is worth here, and what it takes. Absent: no policy can draft.",
+    )
     noise: bool = Field(
         False,
         description="Per-step residuals and run drift at the size that calibration measured, so that repeats differ "
@@ -69,10 +74,16 @@ class ModelledTarget(Spec):
         None, description="Price of one device for an hour, in any currency; with it summaries say what tokens cost."
     )
 
-    def profiles(self, choose: ChooseProfile[ProfileT]) -> tuple[ProfileT, dict[str, ProfileT]]:
-        """What ``choose`` finds for the target, and by group for those that differ from it."""
+    def profiles(self, choose: "ChooseProfile[Profile]") -> tuple["Profile", dict[str, "Profile"]]:
+        """What ``choose`` finds for the target, and by group for those that differ from it; each knows its draft."""
         own = choose(self.profile, "target.modelled.profile", self.parallel)
-        return own, {} if self.topology is None else self.topology.profiles(choose, self.profile)
+        groups = {} if self.topology is None else self.topology.profiles(choose, self.profile)
+        return self._drafting(own), {group: self._drafting(profile) for group, profile in groups.items()}
+
+    def _drafting(self, profile: "Profile") -> "Profile":
+        if self.speculative is None:
+            return profile
+        return profile.model_copy(update={"speculative": self.speculative})
 
 
 class TargetSpec(Spec):
@@ -202,6 +213,7 @@ class Profile(Spec):
     copies: CopyTime = CopyTime()
     link: HostLink | None = Field(None, description="Absent: nobody knows what copies to the host take.")
     parallel: ParallelTime | None = Field(None, description="Absent: an instance is one device, or counts as one.")
+    speculative: Speculative | None = Field(None, description="Absent: nobody knows what a draft is worth.")
     residual_share: float = Field(ge=0)
     drift_share: float = Field(ge=0)
     held_out_error_share: float = Field(ge=0)

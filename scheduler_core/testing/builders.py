@@ -17,6 +17,7 @@ from scheduler_core.sim.executor import SimulatedExecutor, TrueOutputs
 from scheduler_core.spec.events import EventsSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.speculative import Speculative
 from scheduler_core.spec.target import Affine, HostLink, Profile
 from scheduler_core.spec.topology import InstanceGroup, Topology
 from scheduler_core.types.arrival import PlannedRequest
@@ -47,10 +48,12 @@ def profile(
     context_token_ms: float = 0.0,
     residual_share: float = 0.0,
     drift_share: float = 0.0,
+    **speculative: Any,
 ) -> Profile:
     """A profile with the given step cost; by default every step takes 1 ms, whatever it computes.
 
-    KV takes 1,000 bytes a token, and copies go at 1 MB per ms after a latency of 0.1 ms.
+    KV takes 1,000 bytes a token, and copies go at 1 MB per ms after a latency of 0.1 ms. ``speculative`` says what a
+    draft is worth there; without it nobody knows.
     """
     return Profile(
         name="test",
@@ -64,6 +67,7 @@ def profile(
             context_token_ns=ns_from_ms(context_token_ms),
         ),
         link=HostLink(token_bytes=1000, bytes_per_s=1e9, latency_ns=1e5),
+        speculative=parse(Speculative, speculative) if speculative else None,
         residual_share=residual_share,
         drift_share=drift_share,
         held_out_error_share=0,
@@ -198,10 +202,19 @@ class Stepper:
         self.instance.check()
         return planned
 
-    def complete(self, planned: Planned, *, last: Sequence[int] = ()) -> Completed:
-        """Answer a step: every sampling grant yields a token, the last one for requests in ``last``."""
+    def complete(
+        self, planned: Planned, *, last: Sequence[int] = (), accepted: Mapping[int, int] | None = None
+    ) -> Completed:
+        """Answer a step: every sampling grant yields a token, the last one for requests in ``last``.
+
+        ``accepted`` drafts of a request come before it.
+        """
         self.now += 1
-        answers = tuple(GrantResult(None, last=g.samples and g.request in last) for g in planned.plan.grants)
+        more = accepted or {}
+        answers = tuple(
+            GrantResult(None, last=g.samples and g.request in last, accepted=more.get(g.request, 0))
+            for g in planned.plan.grants
+        )
         completed = self.instance.complete(StepResult(planned.plan.id, answers, (), self.now - 1, self.now))
         self.instance.check()
         return completed

@@ -21,7 +21,9 @@ from scheduler_core.types.errors import HeadwayError
 from scheduler_core.types.noise import uniform
 from scheduler_core.types.records import Finished, Step
 
-TARGET = profile(base_ms=1.3, prefill_token_ms=0.02, decode_request_ms=0.05, context_token_ms=0.001)
+TARGET = profile(
+    base_ms=1.3, prefill_token_ms=0.02, decode_request_ms=0.05, context_token_ms=0.001, acceptance=0.6, draft_ratio=0.1
+)
 MODEL_LENGTH = 400
 
 

@@ -37,6 +37,9 @@ class Grant(NamedTuple):
     ``hit_tokens`` then) need no computing, and their blocks are the first of ``new_blocks``: found in the prefix cache
     on the device, or filled by the plan's ``copies_in``. It is a multiple of the block size unless blocks come in from
     the host.
+
+    The last ``drafts`` of the tokens are proposals of what follows the last known token, to be checked: the step yields
+    one token more than it accepts of them.
     """
 
     request: int
@@ -47,6 +50,12 @@ class Grant(NamedTuple):
     samples: bool
     phase: Phase
     hit_tokens: int = 0
+    drafts: int = 0
+
+    @property
+    def end(self) -> int:
+        """Position after the last one whose token is known, or promised by a step in flight."""
+        return self.start + self.length - self.drafts
 
 
 class BlockCopy(NamedTuple):
@@ -117,7 +126,8 @@ class StepPlan:
         text = ";".join(
             [
                 f"{request},{epoch},{start},{length},{blocks or '()'},{1 if samples else 0},{_PHASES[phase]},{hits}"
-                for request, epoch, start, length, blocks, samples, phase, hits in self.grants
+                + (f",{drafts}" if drafts else "")
+                for request, epoch, start, length, blocks, samples, phase, hits, drafts in self.grants
             ]
         )
         text = f"{self.id}|{text}|{self.released}"
@@ -130,6 +140,8 @@ class StepPlan:
 class GrantResult(NamedTuple):
     """What one grant yielded: a token id, and whether it was the request's last one.
 
+    Of the grant's drafts the first ``accepted`` are tokens of the answer, too, and come before that one.
+
     The id is None when the grant did not sample, and on targets whose tokens have no ids (`Grant.samples` says whether
     there is a token at all).
 
@@ -140,6 +152,7 @@ class GrantResult(NamedTuple):
     token: int | None
     last: bool = False
     tie_margin: float | None = None
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

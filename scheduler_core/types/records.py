@@ -137,6 +137,9 @@ class Step:
     planning; ``copied_out`` and ``copied_in`` are blocks that the step copied between device and host, ``host_used``
     those of the host pool that hold something, ``evicted_ahead`` cached ones that were evicted to have clean ones for
     the next steps. Step ids count per ``instance``. ``spread`` is there where an instance is spread over devices.
+
+    ``drafts`` rows: request, drafted, accepted. The request's grant ends with so many drafted tokens; it emitted those
+    that were accepted and one more.
     """
 
     kind: ClassVar[str] = "step"
@@ -161,6 +164,7 @@ class Step:
     copied_in: int = 0
     evicted_ahead: int = 0
     spread: Spread | None = None
+    drafts: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +349,7 @@ KINDS: dict[str, type[Record]] = {cls.kind: cls for cls in get_args(Record)}
 
 # Fields that hold rows: JSON knows lists only.
 _ROWS: dict[type[Record], tuple[str, ...]] = {
-    Step: ("grants", "lanes", "stalled"),
+    Step: ("grants", "lanes", "stalled", "drafts"),
     Steps: ("joined", "grants", "lanes", "stalled"),
     Streamed: ("rows",),
 }
@@ -367,7 +371,8 @@ def decode(data: dict[str, Any]) -> Record:
     if unknown:
         raise ExecutorError(f"{kind}: unknown fields {sorted(unknown)}")
     for name in _ROWS.get(cls, ()):
-        values[name] = [tuple(row) for row in values[name]]
+        if name in values:
+            values[name] = [tuple(row) for row in values[name]]
     if cls is Step and values.get("spread") is not None:
         values["spread"] = Spread(*values["spread"])
     return cls(**values)

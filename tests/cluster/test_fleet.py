@@ -22,7 +22,7 @@ from scheduler_core.types.errors import CallerError
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.records import Admitted, Arrived, Finished, Step
 
-COSTLY = profile(base_ms=0.7, prefill_token_ms=0.013, decode_request_ms=0.031, context_token_ms=0.0017)
+COSTLY = profile(base_ms=0.7, prefill_token_ms=0.013, decode_request_ms=0.031, context_token_ms=0.0017, acceptance=0.7)
 
 
 def site(groups: Mapping[str, int], blocks: int, target: Any, **links: Any) -> Site:
@@ -133,6 +133,7 @@ POLICIES = st.tuples(
     st.sampled_from(["none", "hash", "radix"]),
     st.integers(1, 4),  # batch size
     st.sampled_from([8, 20, 40]),  # token budget
+    st.sampled_from([0, 0, 3]),  # draft tokens
 )
 OUTSIDE = st.one_of(
     st.just((Outside(), None)),
@@ -150,9 +151,10 @@ NOISE = st.sampled_from([None, None, 5])
 
 
 def policy(drawn: Any, **pools: Any) -> Any:
-    name, prefix, size, budget = drawn
+    name, prefix, size, budget, drafts = drawn
     if name in ("vllm_v1", "sglang"):
         pools["cache__prefix"] = prefix
+    pools["execution__draft_tokens"] = drafts
     return policy_spec(name, batch__size=size, batch__token_budget=budget, cache__block_size=4, **pools)
 
 

@@ -105,9 +105,10 @@ def test_a_migration_that_breaks_off_at_the_end_puts_the_request_back() -> None:
     st.sampled_from(["replicas", "split"]),
     st.sampled_from([0.0, 0.4]),
     st.lists(st.tuples(st.integers(0, 13), st.integers(0, 25_000_000)), max_size=4),
+    st.sampled_from([0, 3]),
 )
 def test_nobody_is_lost_on_the_way(
-    requests: Any, pick: str, last_blocks: int, prefix: str, layout: str, faults: float, cancels: Any
+    requests: Any, pick: str, last_blocks: int, prefix: str, layout: str, faults: float, cancels: Any, drafts: int
 ) -> None:
     """Cancels, preemptions and broken copies at any moment, pools of 12 blocks: everybody ends once, nothing leaks."""
     spec = policy_spec(
@@ -116,6 +117,7 @@ def test_nobody_is_lost_on_the_way(
         batch__token_budget=20,
         cache__block_size=4,
         cache__prefix=prefix,
+        execution__draft_tokens=drafts,
         pools__layout=layout,
         pools__route="round_robin",
         pools__prefill=("p",) if layout == "split" else None,

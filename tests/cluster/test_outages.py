@@ -154,9 +154,10 @@ DEATHS = st.lists(
 DEPLOYED = ["replicas", "vllm_pd", "sglang_pd", "distserve", "mooncake", "llumnix"]
 
 
-def deployed(name: str, on_death: str) -> Any:
+def deployed(name: str, on_death: str, drafts: int) -> Any:
     """A deployment small enough for every boundary to be met; replicas without one."""
     options: dict[str, Any] = {"batch__size": 3, "batch__token_budget": 40, "cache__block_size": 4}
+    options["execution__draft_tokens"] = drafts
     if name == "llumnix":
         options["pools__migrate"] = {"every_ms": 1, "above": 0.1, "last_blocks": 1}
     if name == "replicas":
@@ -173,9 +174,10 @@ def deployed(name: str, on_death: str) -> Any:
     st.sampled_from([None, 0.004]),
     st.sampled_from([0.0, 0.4]),
     st.lists(st.tuples(st.integers(0, 13), st.integers(0, 25_000_000)), max_size=4),
+    st.sampled_from([0, 3]),
 )
 def test_nothing_is_lost_or_doubled_by_death_delay_and_loss(
-    requests: Any, name: str, on_death: str, deaths: Any, back: Any, faults: float, cancels: Any
+    requests: Any, name: str, on_death: str, deaths: Any, back: Any, faults: float, cancels: Any, drafts: int
 ) -> None:
     """Deaths and drains at every state of a handoff and of a migration, beside cancels and broken and late transfers:
 
@@ -186,7 +188,7 @@ def test_nothing_is_lost_or_doubled_by_death_delay_and_loss(
         for group, number, at, drains in deaths
     ]
     report, sink, cluster = play_cluster(
-        deployed(name, on_death),
+        deployed(name, on_death, drafts),
         requests,
         {"decode": 2, "prefill": 2},
         capacity=Capacity(12, 1000),

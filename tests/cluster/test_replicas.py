@@ -15,7 +15,7 @@ from scheduler_core.types.cluster_records import Routed
 from scheduler_core.types.records import Finished, Record, RunFinished, RunStarted, Step
 
 ROUTES = ["round_robin", "least_loaded", "two_choices", "sticky", "prefix", "first_token"]
-COSTLY = profile(base_ms=0.7, prefill_token_ms=0.013, decode_request_ms=0.031, context_token_ms=0.0017)
+COSTLY = profile(base_ms=0.7, prefill_token_ms=0.013, decode_request_ms=0.031, context_token_ms=0.0017, acceptance=0.7)
 
 REQUESTS = st.lists(
     st.tuples(st.integers(1, 30), st.integers(1, 12), st.integers(0, 20), st.integers(0, 3)), min_size=1, max_size=14

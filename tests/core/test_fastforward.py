@@ -15,7 +15,10 @@ from scheduler_core.testing.builders import play, policy_spec, profile, request
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted, Step
 
-PLAIN = profile(base_ms=0.7, prefill_token_ms=0.013, decode_request_ms=0.031, context_token_ms=0.0017)
+PLAIN = profile(
+    base_ms=0.7, prefill_token_ms=0.013, decode_request_ms=0.031, context_token_ms=0.0017, acceptance=0.7,
+    draft_ratio=0.1,
+)  # fmt: skip
 HOST = HostTime(
     base_ns=120_000, request_ns=9_000, joined_ns=210_000, wake_knots=((2_000_000, 350_000), (9_000_000, 1e6))
 )

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.request.lifecycle import State
+from scheduler_core.spec.policy import ExecutionSection
 from scheduler_core.testing.builders import Stepper, policy_spec
 
 POLICIES = st.one_of(
@@ -69,9 +70,17 @@ POLICIES = st.one_of(
 class InstanceMachine(RuleBasedStateMachine):
     """Submits, steps, aborts and preempts at random; at the end everything must drain."""
 
-    @initialize(spec=POLICIES, blocks=st.integers(2, 7), depth=st.integers(1, 2), ahead=st.booleans())
-    def make(self, spec: Any, blocks: Any, depth: Any, ahead: Any) -> None:
-        self.stepper = Stepper(spec, Capacity(blocks, 40), depth=depth, plan_on_promises=ahead)
+    @initialize(
+        spec=POLICIES,
+        blocks=st.integers(2, 7),
+        depth=st.integers(1, 2),
+        ahead=st.booleans(),
+        drafts=st.sampled_from([0, 0, 2, 5]),
+    )
+    def make(self, spec: Any, blocks: Any, depth: Any, ahead: Any, drafts: Any) -> None:
+        spec = spec.model_copy(update={"execution": ExecutionSection(draft_tokens=drafts)})
+        # Whoever drafts has to know the newest token.
+        self.stepper = Stepper(spec, Capacity(blocks, 40), depth=depth, plan_on_promises=ahead and not drafts)
         self.depth = depth
         self.offered = 0
         self.flight: list[Any] = []
@@ -105,8 +114,14 @@ class InstanceMachine(RuleBasedStateMachine):
     def complete(self) -> None:
         if self.flight:
             planned = self.flight.pop(0)
-            last = [g.request for g in planned.plan.grants if g.samples and self.left.get(g.request) == 1]
-            completed = self.stepper.complete(planned, last=last)
+            accepted = {}
+            for grant in planned.plan.grants:
+                if grant.drafts and grant.request in self.left:
+                    most = min(grant.drafts, self.left[grant.request] - 1)
+                    accepted[grant.request] = (planned.plan.id + grant.request) % (most + 1)
+            sampled = [g.request for g in planned.plan.grants if g.samples and g.request in self.left]
+            last = [request for request in sampled if self.left[request] == 1 + accepted.get(request, 0)]
+            completed = self.stepper.complete(planned, last=last, accepted=accepted)
             for _, request in completed.emitted:
                 self.left[request] -= 1
             for ended in completed.ended:

@@ -10,8 +10,12 @@ from scheduler_core.policies.budgets import PhaseBudgets
 from scheduler_core.policies.feedback import AdaptiveWatermark
 from scheduler_core.policies.gatekeeper import AdaptiveQueue, Bucket, Gatekeeper
 from scheduler_core.policies.rounds import LastRounds
+from scheduler_core.request.live import LiveRequest
+from scheduler_core.request.progress import Progress
 from scheduler_core.sched import planner
 from scheduler_core.sched.aging import AgedQueue
+from scheduler_core.sched.planner import StepBuilder
+from scheduler_core.sim.drafts import Drafts
 from scheduler_core.sim.lanes import Lanes
 from scheduler_core.testing.builders import play, policy_spec, profile, request
 from scheduler_core.types.dependencies import Dependents
@@ -23,6 +27,7 @@ from tests.core import (
     test_gate,
     test_lanes,
     test_orders,
+    test_speculative,
     test_stopping,
 )
 from tests.core.test_mutations import rewritten
@@ -38,6 +43,24 @@ def a_drained_queue_lets_in_again() -> None:
 
 Scene = Callable[[], None]
 MUTATIONS: dict[str, tuple[Any, str, str, str, Scene]] = {
+    "a draft goes beyond the limit": (
+        LiveRequest, "may_draft", "self.promised - 1", "self.promised + 9",
+        test_speculative.test_a_perfect_draft_ends_with_the_answer),
+    "a draft takes what another could have": (
+        StepBuilder, "_drafts", "length - others", "length",
+        test_speculative.test_drafts_take_no_token_that_another_request_could_have),
+    "rejected drafts count as computed": (
+        Progress, "confirm", "self.granted += accepted", "self.granted += accepted + 1",
+        test_speculative.test_blocks_of_rejected_drafts_are_used_by_the_next_step),
+    "drafts of a step in flight are lost with the blocks": (
+        Progress, "deliver_late", "1 + accepted", "1",
+        test_speculative.test_drafts_of_a_request_that_lost_its_blocks_in_flight_still_count),
+    "an answer goes on behind its end": (
+        Drafts, "accepted", "left - 1", "left + 9",
+        test_speculative.test_nothing_is_emitted_beyond_the_end_that_nobody_knew_of),
+    "every draft of a request fares alike": (
+        Drafts, "accepted", "emitted + place", "place",
+        test_speculative.test_what_is_accepted_is_the_request_s_own_whoever_shares_the_batch),
     "a second copy of a beginning is kept": (
         RadixIndex, "publish", "return found[start:]", "return []",
         test_eviction.test_two_that_compute_the_same_keep_one_copy),

@@ -16,10 +16,13 @@ from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.fastforward import FastForward
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
+from scheduler_core.spec.profiles import choose_profile
 from scheduler_core.spec.yamltext import load_yaml
 from scheduler_core.testing.builders import play, policy_spec, profile, request
 from scheduler_core.types.records import Arrived, Finished, Step
 from scheduler_core.workload.freeze import freeze
+
+SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
 
 
 def gaps_ns(played: Any, index: Any) -> Any:
@@ -118,11 +121,34 @@ def test_the_rule_of_admission_to_memory_decides_restarts_and_makespan() -> None
     assert min(ends["known"], ends["predicted"]) < ends["first_chunk"] < ends["limit"]
 
 
-@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "examples" / "scenarios").glob("*.yaml")))
+def test_drafts_help_the_few_and_slow_the_many_down() -> None:
+    """R12. `drafts-help-the-few`: a step takes 6.5 ms for up to some 300 tokens, and then in proportion to them.
+
+    4 users x 5 tokens lie far below that, 400 x 5 far above. A step emits 1 + 0.6 + ... + 0.6^4 = 2.3 tokens for a
+    request and takes four passes of a tenth more, so at best 2.3 / 1.4 = 1.65 times as fast.
+    """
+    spec = parse(ExperimentSpec, load_yaml((SCENARIOS / "drafts-help-the-few.yaml").read_text()))
+    assert spec.target.modelled is not None
+    target, _ = spec.target.modelled.profiles(lambda name, where, spread: choose_profile(name, [], where=where))
+    gain = {}
+    for load in spec.loads:
+        requests, took = freeze(spec.workload_at(load)).requests, {}
+        for arm, policy in resolve_arms(spec, target).items():
+            built = build_policy(policy, Capacity(target.kv_blocks, target.model_length, target))
+            took[arm] = FastForward(built, StepCost(target), lambda row: None).run(requests).end_ns
+        gain[load] = took["one-by-one"] / took["drafting"]
+    assert gain[4] == pytest.approx(1.65, abs=0.05)
+    assert 0.9 < gain[100] < 1.1
+    assert gain[400] < 0.9
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.yaml")))
 def test_scenario_files_can_be_played(path: Path) -> None:
     spec = parse(ExperimentSpec, load_yaml(path.read_text()))
     arms = resolve_arms(spec, None)
     plan = freeze(spec.workload)
+    worth = spec.target.modelled.speculative if spec.target.modelled is not None else None
+    target = profile().model_copy(update={"speculative": worth})
     for policy in arms.values():
-        played = play(policy, plan.requests[:30], capacity=Capacity(120, 4096), law_interval=50)
+        played = play(policy, plan.requests[:30], capacity=Capacity(120, 4096), target=target, law_interval=50)
         assert sum(played.report.outcomes.values()) == 30

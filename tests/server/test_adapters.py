@@ -72,6 +72,9 @@ def test_flags_as_people_write_them() -> None:
         ({"policy": "vllm_v1", "cache": {"eviction": "fifo"}}, "vllm", {"cache.eviction"}),
         ({"policy": "sglang", "batch": {"long_prefill_cap": 64}}, "sglang", {"batch.long_prefill_cap"}),
         ({"policy": "vllm_v1", "batch": {"size": 4}}, "openai", {"batch.size"}),
+        ({"policy": "vllm_v1", "execution": {"draft_tokens": 4}}, "vllm", {"execution.draft_tokens"}),
+        ({"policy": "sglang", "execution": {"draft_tokens": 4}}, "sglang", {"execution.draft_tokens"}),
+        ({"policy": "vllm_v1", "execution": {"draft_tokens": 0}}, "vllm", set()),
     ],
 )
 def test_what_a_server_cannot_express_is_named(policy: Any, server: str, cannot: set[str]) -> None:

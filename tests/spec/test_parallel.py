@@ -8,6 +8,7 @@ from scheduler_core.spec.parallel import Parallel
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.profiles import choose_profile, reference_profiles
 from scheduler_core.spec.roofline import roofline_profile
+from scheduler_core.spec.speculative import Speculative
 from scheduler_core.spec.target import Profile, TargetSpec
 from scheduler_core.types.errors import InputError
 
@@ -113,6 +114,7 @@ def test_groups_may_be_spread_differently() -> None:
             "modelled": {
                 "profile": "llama-3.1-8b@h100",
                 "parallel": {"tensor": 2},
+                "speculative": {"acceptance": 0.5},
                 "topology": {
                     "groups": {
                         "as": {},
@@ -126,15 +128,17 @@ def test_groups_may_be_spread_differently() -> None:
     )
     assert target.modelled is not None
 
-    def choose(name: str, where: str, parallel: Parallel | None) -> Profile | str:
+    refused = []
+
+    def choose(name: str, where: str, parallel: Parallel | None) -> Profile:
         try:
             return choose_profile(name, (), where=where, parallel=parallel)
         except InputError as error:
-            return error.problems[0].where
+            refused.append(error.problems[0].where)
+            return reference_profiles()[0]
 
     own, groups = target.modelled.profiles(choose)
-    assert isinstance(own, Profile)
     assert own.devices == 2
-    assert {name: getattr(found, "devices", found) for name, found in groups.items()} == {
-        "wide": 4, "small": 1, "odd": "target.modelled.topology.groups.odd.parallel.tensor",
-    }  # fmt: skip
+    assert {name: found.devices for name, found in groups.items()} == {"wide": 4, "small": 1, "odd": 1}
+    assert refused == ["target.modelled.topology.groups.odd.parallel.tensor"]
+    assert {found.speculative for found in (own, *groups.values())} == {Speculative(acceptance=0.5)}

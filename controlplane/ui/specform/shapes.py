@@ -104,7 +104,7 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
             "look_every_ms",
         ),
     ),
-    target.ModelledTarget: Layout(more=("parallel", "noise", "price_per_device_hour")),
+    target.ModelledTarget: Layout(more=("parallel", "speculative", "noise", "price_per_device_hour")),
     parallel.Parallel: Layout(
         more=("router_seed", "link_gb_per_s", "link_latency_us", "stage_gb_per_s"),
     ),

@@ -52,6 +52,8 @@ VLLM = Knobs(
         "batch.chunked_prefill": Knob("", _ON_OFF_CHUNKED),
         "batch.long_prefill_cap": Knob("--long-prefill-token-threshold"),
         "batch.queue_limit": Knob("--max-num-queued-reqs", {0: ()}),
+        # Drafting itself takes a method and mostly a second model, of which a policy says nothing.
+        "execution.draft_tokens": Knob("--speculative-config", {0: ()}),
     },
 )
 SGLANG = Knobs(
@@ -68,6 +70,7 @@ SGLANG = Knobs(
         "batch.token_budget": Knob("--chunked-prefill-size"),
         "batch.chunked_prefill": Knob("", {True: (), False: ("--chunked-prefill-size", "-1")}),
         "batch.queue_limit": Knob("--max-queued-requests", {0: ()}),
+        "execution.draft_tokens": Knob("--speculative-num-draft-tokens", {0: ()}),
     },
 )
 KNOBS = {"vllm": VLLM, "sglang": SGLANG}

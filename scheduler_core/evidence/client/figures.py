@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from scheduler_core.evidence.client.fold import ClientFold
 from scheduler_core.evidence.client.observations import Observations
 from scheduler_core.evidence.columns import Ints
-from scheduler_core.evidence.metric import absent, present, tail
+from scheduler_core.evidence.metric import absent, present
 from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.types.time import NS_PER_MS, NS_PER_S, Ns
 
 # Fields and figures that a client's own stamps can give.
-MEASURABLE = ("ttft", "tpot", "tpot_steady", "longest_gap", "e2e", "itl", "send_delay")
+MEASURABLE = ("ttft", "tpot", "tpot_steady", "longest_gap", "e2e", "itl", "chunk_gap", "send_delay")
 RUN_FIGURES = (
     "throughput_tokens_per_s", "throughput_finished_tokens_per_s", "throughput_requests_per_s", "goodput_rps",
     "attainment_share", "completion_share", "rejection_share", "timeout_share", "failure_share", "cut_off_share",
-    "window_s", "stall_share", "decode_jitter_ms", "cold_ttft_mean_ms",
+    "window_s", "stall_share", "decode_jitter_ms", "cold_ttft_mean_ms", "chunk_tokens_mean",
 )  # fmt: skip
 SERVER_NOTE = "from the server's metrics"
 NOT_EXPORTED = "no metric source exports it"
@@ -47,7 +47,7 @@ def client_figures(tables: RunTables, fold: ClientFold) -> dict[str, Figure]:
             figures[name] = metric.compute(tables)
         else:
             figures[name] = absent(metric.unit, Absence.NOT_MEASURED, UNSEEN)
-    figures |= _of_client(fold) | _of_sending(tables) | _of_chunks(tables)
+    figures |= _of_client(fold) | _of_sending(tables)
     if fold.loads:
         took = sum(load.end_ns - load.start_ns for load in fold.loads)
         figures["model_load_ms"] = present(took / NS_PER_MS, "ms", len(fold.loads), "from launch to ready")
@@ -162,15 +162,3 @@ def _rate(times_ns: Ints) -> Figure:
     if span_ns <= 0:
         return absent("requests/s", Absence.NOT_APPLICABLE, "fewer than two send times")
     return present((len(times_ns) - 1) * NS_PER_S / span_ns, "requests/s", len(times_ns))
-
-
-def _of_chunks(tables: RunTables) -> dict[str, Figure]:
-    """Waits between chunks under their own name, and tokens a chunk."""
-    gaps, answers = tables.chunk_gap_ms, tables.requests.warm_finished
-    figures = {f"chunk_gap_p{share}_ms": tail(gaps, share / 100) for share in (50, 95, 99)}
-    count = len(gaps) + int(answers.sum())  # each answer has one chunk more than gaps
-    mean = int(tables.requests.rows["output_tokens"][answers].sum()) / count if count else None
-    figures["chunk_tokens_mean"] = (
-        absent("tokens", Absence.NOT_APPLICABLE, "no chunks", 0) if mean is None else present(mean, "tokens", count)
-    )
-    return figures

@@ -1,7 +1,7 @@
 """From the records of a run against a server to its tables, audit and summary, in one pass."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,19 @@ from scheduler_core.evidence.bootstrap import within_run_errors
 from scheduler_core.evidence.classes import class_summaries
 from scheduler_core.evidence.client.audit import ClientAudit
 from scheduler_core.evidence.client.figures import client_figures
-from scheduler_core.evidence.client.fold import CHUNK_INTS, ClientFold, ClientTables
+from scheduler_core.evidence.client.fold import ClientFold, ClientTables
 from scheduler_core.evidence.client.observations import Observations
 from scheduler_core.evidence.client.requests import ClientRequests
-from scheduler_core.evidence.columns import MISSING, Ints
+from scheduler_core.evidence.columns import Ints
 from scheduler_core.evidence.formulas import by_tool
 from scheduler_core.evidence.layout import Labels
 from scheduler_core.evidence.lint import linted
 from scheduler_core.evidence.request_table import write_requests
-from scheduler_core.evidence.requests import Floats, never_came
-from scheduler_core.evidence.run_tables import RunTables, StepTotals, gaps_of_file
+from scheduler_core.evidence.requests import never_came
+from scheduler_core.evidence.run_tables import RunTables, StepTotals, chunks_of_file, gaps_of_file
 from scheduler_core.evidence.schema import NOTES, RunSummary
 from scheduler_core.evidence.slo import tier_summaries
-from scheduler_core.evidence.tables import SpillingTable, TableWriter, gaps_table, ms, open_table
+from scheduler_core.evidence.tables import TableWriter, chunks_table, gaps_table
 from scheduler_core.files import write_json
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.errors import ExecutorError
@@ -54,7 +54,7 @@ def finalise_client(
         raise ExecutorError("the records of a run begin with run_started, these do not")
     metadata = {"run": started.run, "attempt": str(started.attempt), "arm": arm, "repeat": str(repeat)}
     labels, audit = Labels(), ClientAudit()
-    gaps, chunks = gaps_table(folder, labels, metadata), _chunks_table(folder, labels, metadata)
+    gaps, chunks = gaps_table(folder, labels, metadata), chunks_table(folder, labels, metadata)
     fold = ClientFold(ClientTables(gaps, chunks), labels, warmup_share=warmup_share, folder=folder)
     for record in chain((started,), stream):
         fold.take(record)
@@ -91,7 +91,7 @@ def _tables(
         load_ns=sum(load.end_ns - load.start_ns for load in loads) if loads else None,
         loads=len(loads),
         device_bytes=None,
-        chunks=lambda: _chunks_of_file(folder / "chunks.parquet"),
+        chunks=lambda: chunks_of_file(folder / "chunks.parquet"),
     )
 
 
@@ -188,27 +188,6 @@ def _reconciled(fold: ClientFold) -> list[str]:
 
 
 # --- tables of their own --------------------------------------------------------------------------------------------
-
-
-def _chunk_columns(rows: Mapping[str, Ints], labels: Labels) -> dict[str, Any]:
-    first = rows["gap_ns"] == MISSING
-    return {
-        "request": pa.array(rows["request"]),
-        "chunk": pa.array(rows["chunk"]),
-        "at_ms": pa.array(ms(rows["at_ns"])),
-        "tokens": pa.array(rows["tokens"]),
-        "gap_ms": pa.array(ms(rows["gap_ns"]), mask=first),
-    }
-
-
-def _chunks_table(folder: Path, labels: Labels, metadata: Mapping[str, str]) -> SpillingTable:
-    return SpillingTable(CHUNK_INTS, _chunk_columns, labels, TableWriter(folder / "chunks.parquet", metadata))
-
-
-def _chunks_of_file(path: Path) -> Iterator[tuple[Ints, Floats, Ints]]:
-    for batch in open_table(path).iter_batches(columns=["request", "gap_ms", "tokens"]):
-        requests, gaps, tokens = (batch.column(place) for place in range(3))
-        yield requests.to_numpy(), gaps.to_numpy(zero_copy_only=False), tokens.to_numpy()
 
 
 def _write_observations(folder: Path, seen: Observations, metadata: Mapping[str, str]) -> None:

@@ -18,7 +18,6 @@ from scheduler_core.types.records import Arrived, Finished, Loaded, Record, RunF
 from scheduler_core.types.time import Ns
 
 CLIENT_INTS = ("connect_ns", "tries", "chunks", "longest_gap_end_ns", "queue_told")
-CHUNK_INTS = ("request", "chunk", "at_ns", "tokens", "gap_ns")
 
 # What a server did during a request's longest wait, by its counters; nothing is guessed where it exports none.
 CAUSE_PREEMPTED = "a preemption in the server"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
+from scheduler_core.evidence.chunks import even_gaps
 from scheduler_core.types.records import Arrived
 from scheduler_core.types.time import Ns
 
@@ -57,10 +58,8 @@ class Stream:
             for _ in range(count - 1):
                 yield at, 0
         for at, wait, count in self.chunk_gaps():
-            even, rest = divmod(wait, count)
             time = at - wait
-            for place in range(count):
-                gap = even + (place < rest)
+            for gap in even_gaps(wait, count):
                 time += gap
                 yield time, gap
 
