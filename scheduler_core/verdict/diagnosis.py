@@ -165,6 +165,15 @@ def _overlap_without_gain(view: View) -> str | None:
     return "more overlap, elapsed time no shorter: no gain"
 
 
+def _drafts_without_gain(view: View) -> str | None:
+    elapsed, more = view.change("e2e_mean_ms"), view.rise("drafted_tokens")  # None where the baseline drafts nothing
+    if elapsed is None or elapsed < -view.limit("equal_change") or (more is not None and more <= 0):
+        return None
+    if not view.value("drafted_tokens") or view.value("draft_waste_share") is None:
+        return None
+    return "more tokens drafted and checked, elapsed time no shorter: no gain"
+
+
 def _crowding(view: View) -> str | None:
     more, rate = view.change("running_max"), view.change("throughput_tokens_per_s")
     if more is None or rate is None or more < view.limit("more_requests") or rate > view.limit("equal_change"):
@@ -209,6 +218,8 @@ RULES: tuple[Rule, ...] = (
     Rule("G7", "allocation", "all-to-all or a hot expert", _hot_expert),
     Rule("G10", "handoff", "recompute or stay in the same pool", _handoff_budget),
     Rule("R12", "unknown", "overlap counts only when it leaves the critical path", _overlap_without_gain),
+    Rule("R12", "compute", "drafts count only where checking them is cheaper than what they save", _drafts_without_gain,
+         (Knob("execution.draft_tokens", 0.5, "fewer tokens are checked in vain"),)),
     Rule("R13", "allocation", "parallelism that causes contention is no optimisation", _crowding, (_FEWER,)),
     Rule("R14", "unknown", "look for another difference between the arms", _unexplained),
 )  # fmt: skip

@@ -14,7 +14,7 @@ LAYERS = {
     "admission": "admission",
     "feedback": "feedback",
     "pools": "layer 4, pools",
-    "execution": "execution, what runs beside a step",
+    "execution": "execution, how a step runs",
 }
 # Parameters by which a policy may drop or hold work; only they can explain that fewer requests finish.
 ADMISSION = {"batch.queue_limit", "cache.admit", "cache.watermark", "cache.blocks"}

@@ -30,6 +30,7 @@ class Knob:
 # Broken or undecided metric -> knobs to try, in order; only parameters that the candidate's policy has are turned.
 KNOBS: dict[str, tuple[Knob, ...]] = {
     "tpot": (
+        Knob("execution.draft_tokens", 0.5, "fewer tokens are checked in vain"),
         Knob("batch.token_budget", 0.5, "decode shares its steps with prefill: smaller steps shorten every gap"),
         Knob("batch.size", 0.5, "fewer requests share each decode step"),
     ),

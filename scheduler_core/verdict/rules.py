@@ -39,7 +39,7 @@ _RULES = (
          "`R10 cold apart`: no more samples than warm requests"),
     Rule("R11", "overlap is never summed into elapsed", "linter",
          "`R11 overlap is not elapsed`: parts of time are at most elapsed"),
-    Rule("R12", "overlap counts only off the critical path", "diagnosis", "`R12`: more overlap, no gain"),
+    Rule("R12", "overlap counts only off the critical path", "diagnosis", "`R12`: more overlap or drafts, no gain"),
     Rule("R13", "parallelism that only waits is no gain", "diagnosis", "`R13`: more at once, no more tokens"),
     Rule("R14", "a gain needs its cause", "diagnosis", "`R14`: gain not explained by exposed time"),
     Rule("R15", "credit goes to one layer", "attribution", "credited only where one layer alone changed"),

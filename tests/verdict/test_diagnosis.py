@@ -80,6 +80,17 @@ def test_collectives_and_experts_matter_where_steps_wait_for_them() -> None:
     assert [finding.rule for finding in find({"step_path_ms": 1000, "exposed_collective_ms": 400})] == ["G6"]
 
 
+def test_drafts_that_shorten_nothing_are_no_gain() -> None:
+    """R12. Where elapsed time falls, or the baseline drafts as much, nothing is said."""
+    drafts: dict[str, float | None] = {"drafted_tokens": 4000, "draft_waste_share": 0.6}
+    (found,) = find({**drafts, "e2e_mean_ms": 1005}, {"e2e_mean_ms": 1000})
+    assert found.rule == "R12"
+    assert found.symptom == "more tokens drafted and checked, elapsed time no shorter: no gain"
+    assert "draft_waste_share 60 %" in found.evidence
+    assert find({**drafts, "e2e_mean_ms": 600}, {"e2e_mean_ms": 1000}) == []
+    assert find({**drafts, "e2e_mean_ms": 1005}, {**drafts, "e2e_mean_ms": 1000}) == []
+
+
 def test_thresholds_can_be_set() -> None:
     runs: list[RunSummary] = [
         summary(arm, 0, {**HEALTHY, "kv_peak_share": 0.9, "preemptions": 20}) for arm in ("baseline", "candidate")
