@@ -20,6 +20,7 @@ ThresholdName = Literal[
     "overlap_rise",
     "equal_change",
     "more_requests",
+    "misfits",
 ]
 
 THRESHOLDS: dict[ThresholdName, float] = {
@@ -40,4 +41,5 @@ THRESHOLDS: dict[ThresholdName, float] = {
     "overlap_rise": 0.05,
     "equal_change": 0.02,
     "more_requests": 0.25,
+    "misfits": 0,  # requests that are larger than what there is
 }

@@ -74,7 +74,7 @@ def _memory_near_budget(view: View) -> str | None:
 
 def _does_not_fit(view: View) -> str | None:
     count = view.reasons("never_fits", "over_model_length", "capacity", "out of memory")
-    return f"{count} requests do not fit" if count else None
+    return f"{count} requests do not fit" if count > view.limit("misfits") else None
 
 
 def _decode_jitter(view: View) -> str | None:
@@ -195,6 +195,10 @@ def _unexplained(view: View) -> str | None:
 
 
 _SMALLER_STEPS = Knob("batch.token_budget", 0.5, "smaller steps let decode in between")
+_ANOTHER_WAY = (
+    Knob("pools.handoff", 1, "each prompt takes the sooner of transfer and recompute", to="cheapest"),
+    Knob("pools.handoff_budget_ms", 0.5, "slow transfers give way to recompute, then to staying"),
+)
 _FEWER = Knob("batch.size", 0.75, "fewer residents need fewer blocks")
 
 RULES: tuple[Rule, ...] = (
@@ -209,14 +213,14 @@ RULES: tuple[Rule, ...] = (
     Rule("G3", "allocation", "one instance does not suit both kinds: evaluate chunked prefill and separated pools",
          _two_kinds, (_SMALLER_STEPS,)),
     Rule("G4", "handoff", "handoff or imbalance is on the critical path: compare transfer, recompute, same pool",
-         _handoff_tail),
+         _handoff_tail, _ANOTHER_WAY),
     Rule("G5", "queueing", "granularity or batch formation holds requests back: profile steps, raise the batch",
          _idle_and_queueing,
          (Knob("batch.size", 2.0, "more requests share each step"),
           Knob("batch.max_wait_ms", 0.5, "a batch starts earlier"))),
     Rule("G6", "handoff", "exposed communication or imbalance between devices", _exposed),
     Rule("G7", "allocation", "all-to-all or a hot expert", _hot_expert),
-    Rule("G10", "handoff", "recompute or stay in the same pool", _handoff_budget),
+    Rule("G10", "handoff", "recompute or stay in the same pool", _handoff_budget, _ANOTHER_WAY),
     Rule("R12", "unknown", "overlap counts only when it leaves the critical path", _overlap_without_gain),
     Rule("R12", "compute", "drafts count only where checking them is cheaper than what they save", _drafts_without_gain,
          (Knob("execution.draft_tokens", 0.5, "fewer tokens are checked in vain"),)),

@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scheduler_core.spec.experiment import ExperimentSpec
+from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import SECTIONS
+from scheduler_core.types.errors import InputError
 from scheduler_core.verdict.decision import Ruling, further_look
 from scheduler_core.verdict.gates import LEAST_PAIRS, Claim
 from scheduler_core.verdict.layers import Difference
@@ -20,11 +23,27 @@ _COMMAND = "headway submit next.yaml --wait"
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A parameter and the way to turn it; ``why`` is the evidence in words."""
+    """A parameter and the way to turn it: a number by ``factor``, a choice to ``to``; ``why`` it should help."""
 
     parameter: str
     factor: float
     why: str
+    to: str | None = None
+
+    def turn(self, value: Any) -> Any:
+        """The new value; None where there is nothing to turn."""
+        if self.to is not None:
+            return self.to if isinstance(value, str) and value != self.to else None
+        if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+            return None
+        new = max(1, round(value * self.factor)) if isinstance(value, int) else value * self.factor
+        return None if new == value else new
+
+    def words(self, arm: str, value: Any, new: Any) -> str:
+        """What is done, with its direction."""
+        if self.to is not None:
+            return f"set {self.parameter} of {arm} from {value} to {new}"
+        return f"{'lower' if new < value else 'raise'} {self.parameter} of {arm} from {value:g} to {new:g}"
 
 
 # Broken or undecided metric -> knobs to try, in order; only parameters that the candidate's policy has are turned.
@@ -187,20 +206,19 @@ def _turn(
 
 
 def turned(question: Question, arm: str, policy: Mapping[str, Any], knob: Knob, evidence: str) -> NextStep | None:
-    """The experiment with one parameter of ``arm`` turned; None when its resolved ``policy`` has no such number."""
+    """The experiment with one parameter of ``arm`` turned; None when its resolved ``policy`` cannot take it."""
     section, name = knob.parameter.split(".")
     value = (policy.get(section) or {}).get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-        return None
-    new = max(1, round(value * knob.factor)) if isinstance(value, int) else value * knob.factor
-    if new == value:
-        return None
-    form = _form(question)
-    if form is None:
+    new, form = knob.turn(value), _form(question)
+    if new is None or form is None:
         return None
     form["arms"][arm][section][name] = new
+    try:
+        parse(ExperimentSpec, form)
+    except InputError:
+        return None  # a step that cannot be run is no step
     return NextStep(
-        title=f"{'lower' if new < value else 'raise'} {knob.parameter} of {arm} from {value:g} to {new:g}",
+        title=knob.words(arm, value, new),
         because=f"{knob.why}; evidence: {evidence}",
         experiment=form,
         command=_COMMAND,

@@ -31,6 +31,7 @@ from controlplane.studies.models import Study
 from controlplane.workloads.models import Dataset, Workload
 from controlplane.workloads.services import create_workload, import_trace
 from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter
+from scheduler_core.types.records import Record
 from tests.evidence.played import play, summarise
 from tests.samples import EXPERIMENT, POLICY, WORKLOAD
 
@@ -197,25 +198,28 @@ def _stored(name: str) -> str:
 @pytest.fixture
 def folder(world: World, tmp_path: Path) -> Path:
     """A played run of 30 requests stored as the world's run: three or more segments, tables, summary."""
+    assert store_run(world.run, play({"policy": "vllm_v1"}, {"requests": 30}), tmp_path) > 2
+    return tmp_path
+
+
+def store_run(run: Run, records: list[Record], folder: Path) -> int:
+    """End ``run`` with these records, their tables and summary as its only evidence; how many segments they filled."""
     Segment.objects.all().delete()
     Artifact.objects.all().delete()
-    run = world.run
     Run.objects.filter(pk=run.pk).update(state="running", attempt=1)
-    records = play({"policy": "vllm_v1"}, {"requests": 30})
     closed: list[SegmentInfo] = []
-    writer = SegmentWriter(tmp_path, records_per_segment=100, on_closed=closed.append)
+    writer = SegmentWriter(folder, records_per_segment=100, on_closed=closed.append)
     for record in records:
         writer.write(record)
     writer.close()
-    assert len(closed) > 2
     for info in closed:
         store_segment(
             run_id=run.pk, attempt=1, number=info.number, path=info.path, records=info.records, sha256=info.sha256
         )
-    summary = summarise(records, tmp_path)
+    summary = summarise(records, folder)
     for name in exports.TABLES:
-        path = tmp_path / f"{name}.parquet"
+        path = folder / f"{name}.parquet"
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         store_artifact(run_id=run.pk, attempt=1, name=path.name, path=path, sha256=digest)
     Run.objects.filter(pk=run.pk).update(state="succeeded", summary=summary.canonical())
-    return tmp_path
+    return len(closed)

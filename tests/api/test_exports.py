@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import pytest
+from django.test import Client
+
+from controlplane.accounts.models import User
 from controlplane.evidence import exports
 from controlplane.evidence.models import Artifact, Segment
 from controlplane.experiments.models import Experiment
@@ -14,7 +18,9 @@ from controlplane.runs.models import Run
 from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.evidence.side_by_side import FormulaTable
 from scheduler_core.evidence.tables import read_table
-from tests.api.conftest import Api, World
+from tests.api.conftest import Api, World, store_run
+from tests.evidence.scenes import Scene
+from tests.evidence.test_metrics import single_tokens
 from tests.ui.samples import VERDICT
 
 NAMES = ("report.html", "timeline.json", "requests.csv", "steps.csv", "gaps.csv", "benchmark.json")
@@ -116,3 +122,54 @@ def test_figures_by_another_tools_formulas(world: World, api: Api, folder: Path)
     Run.objects.filter(pk=world.run.pk).update(summary=None)
     empty = api.get(f"/runs/{world.run.pk}/metrics").json()
     assert all(row["arms"] == {} for row in empty["rows"])
+
+
+def test_one_number_on_the_screen_in_exports_and_in_the_api(
+    world: World, api: Api, owner: User, tmp_path: Path
+) -> None:
+    """TTFT 1,615.58 ms and TPOT 48.82 ms, in ms everywhere, the unit in the column's name; shown as 1,616 and 48.8."""
+    scene = Scene(1)
+    scene.arrive(0, 0)
+    scene.admit(0, 0)
+    scene.step(0, 1615.58, [(0, 10)])
+    scene.step(1615.58, 1664.40, [(0, 1)])
+    scene.finish(0, 1664.40)
+    store_run(world.run, scene.end(1664.40), tmp_path)
+    address = f"/runs/{world.run.pk}"
+    stored = api.get(address).json()["summary"]["metrics"]
+    row = next(csv.DictReader(io.StringIO(_get(api, f"{address}/exports/requests.csv").decode())))
+    exchange = json.loads(_get(api, f"{address}/exports/benchmark.json"))["metrics"]
+    told = {item["metric"]: item["arms"]["a"]["headway"] for item in api.get(f"{address}/metrics").json()["rows"]}
+    client = Client()
+    client.force_login(owner)
+    screen = client.get(f"/runs/{world.run.pk}/").content.decode()
+    report = _get(api, f"{address}/exports/report.html").decode()
+    for name, value, shown in (("ttft", 1615.58, "1,616"), ("tpot", 48.82, "48.8")):
+        for found in (stored, told):
+            assert found[f"{name}_mean_ms"]["unit"] == "ms"
+            assert found[f"{name}_mean_ms"]["value"] == pytest.approx(value, abs=1e-9)
+        assert float(row[f"{name}_ms"]) == exchange[f"{name}_ms"] == stored[f"{name}_mean_ms"]["value"]
+        assert f"{shown}<small> ms</small>" in screen
+        assert f"<td>{name}_mean_ms</td><td>{shown} ms" in report
+
+
+def test_answers_of_one_token_leave_no_export_empty_and_no_page_broken(
+    world: World, api: Api, owner: User, tmp_path: Path
+) -> None:
+    """487 answers of one token: TTFT of all, TPOT "not defined (0 samples)" everywhere, never 0 and never NaN."""
+    store_run(world.run, single_tokens(487).end(4870), tmp_path)
+    address = f"/runs/{world.run.pk}"
+    rows = list(csv.DictReader(io.StringIO(_get(api, f"{address}/exports/requests.csv").decode())))
+    assert len(rows) == 487
+    assert {(row["tpot_ms"], row["tpot_ms_absence"]) for row in rows} == {("", "not_applicable")}
+    assert len(_get(api, f"{address}/exports/gaps.csv").decode().splitlines()) == 1  # the names alone
+    exchange = json.loads(_get(api, f"{address}/exports/benchmark.json"))
+    assert (exchange["metrics"]["tpot_ms"], exchange["absence"]["tpot_ms"]) == (None, "not_applicable")
+    report = _get(api, f"{address}/exports/report.html").decode()
+    assert "<td>tpot_p95_ms</td><td>not_applicable (not defined (0 samples))" in report
+    client = Client()
+    client.force_login(owner)
+    for query in ("", "?formulas=vllm-bench"):
+        screen = client.get(f"/runs/{world.run.pk}/{query}").content.decode()
+        assert "487 = 487 sent + 0 not sent" in screen and "does not apply" in screen
+        assert "nan" not in screen.lower().replace("tenant", "").replace("finance", "")

@@ -65,11 +65,24 @@ def test_each_symptom_triggers_exactly_its_rule(rule: str) -> None:
     changed, base, fields = TRIGGERS[rule]
     found = find(changed, base, **fields)
     assert [finding.rule for finding in found] == [rule]
-    assert found[0].evidence
-    if rule != "G8":
-        assert found[0].thresholds
+    assert found[0].evidence and found[0].thresholds
     assert found[0].next_step.experiment is not None
     parse(ExperimentSpec, found[0].next_step.experiment)
+
+
+@pytest.mark.parametrize("rule", ["G4", "G10"])
+def test_a_handoff_on_the_path_is_tried_another_way(rule: str) -> None:
+    """Transfers become the sooner of transfer and recompute; where they are already, a budget that is set is halved."""
+    changed, base, _ = TRIGGERS[rule]
+    pools = {"layout": "split", "prefill": ["p"], "handoff": "transfer"}
+    policy = {"policy": "vllm_v1", "batch": {"token_budget": 512}, "pools": pools}
+    (found,) = find(changed, base, policy=policy)
+    assert found.next_step.title == "set pools.handoff of candidate from transfer to cheapest"
+    assert found.next_step.experiment is not None
+    assert found.next_step.experiment["arms"]["candidate"]["pools"]["handoff"] == "cheapest"
+    cheapest = {**policy, "pools": {**pools, "handoff": "cheapest", "handoff_budget_ms": 40.0}}
+    (found,) = find(changed, base, policy=cheapest)
+    assert found.next_step.title == "lower pools.handoff_budget_ms of candidate from 40 to 20"
 
 
 def test_collectives_and_experts_matter_where_steps_wait_for_them() -> None:
