@@ -22,7 +22,7 @@ from scheduler_core.verdict.decision import Ruling, further_look, rule
 from scheduler_core.verdict.diagnosis import diagnose
 from scheduler_core.verdict.gates import Claim, claims, judge
 from scheduler_core.verdict.layers import Difference, difference
-from scheduler_core.verdict.next_steps import next_steps, one_layer_at_a_time
+from scheduler_core.verdict.next_steps import next_steps, one_layer_at_a_time, with_findings
 from scheduler_core.verdict.pairs import Pair, noise_free
 from scheduler_core.verdict.question import Question
 from scheduler_core.verdict.schema import (
@@ -157,6 +157,7 @@ class _Comparing:
         goal = self.question.goal
         decided = bool(gates)
         run = self.pairs[0][0] if self.pairs else next(iter(self.base_runs.values()), None)
+        findings = diagnose(self.question, self.candidate, self.pairs) if decided else []
         steps = self._steps(ruling, found, gates) if ruling and decided else []
         return Comparison(
             baseline=self.question.baseline,
@@ -172,8 +173,8 @@ class _Comparing:
             effects=effects(self.pairs, self.change, exact=self.exact, confidence=goal.confidence) if decided else [],
             why=why(self.pairs, self.change) if decided else [],
             conditions=conditions(self.question, self.pairs, self.change, exact=self.exact),
-            next_steps=steps,
-            diagnosis=diagnose(self.question, self.candidate, self.pairs) if decided else [],
+            next_steps=with_findings(steps, findings),
+            diagnosis=findings,
             next_look=further_look(goal.looks, len(self.pairs), ruling, gates) if ruling and decided else None,
             exit_code=EXIT_CODES[ruling.decision] if ruling else EXIT_NOT_COMPARABLE,
         )

@@ -14,7 +14,7 @@ from scheduler_core.verdict.gates import LEAST_PAIRS, Claim
 from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import pairs_needed
 from scheduler_core.verdict.question import Question
-from scheduler_core.verdict.schema import Decision, Gate, NextStep
+from scheduler_core.verdict.schema import Decision, Finding, Gate, NextStep
 
 MOST_PAIRS = 100
 LOAD_FACTOR = 1.25
@@ -127,6 +127,16 @@ def one_layer_at_a_time(question: Question, change: Difference, candidate: str) 
         experiment=form,
         command=_COMMAND,
     )
+
+
+def with_findings(steps: Sequence[NextStep], findings: Sequence[Finding]) -> list[NextStep]:
+    """``steps``, then what each finding would try, with its rule; equal experiments once."""
+    found = list(steps)
+    for finding in findings:
+        step = finding.next_step
+        if all(step.title != known.title for known in found):
+            found.append(step.model_copy(update={"because": f"{finding.rule}, {finding.symptom}: {step.because}"}))
+    return found
 
 
 def repeats_needed(found: Sequence[Claim], gates: Sequence[Gate]) -> int | None:

@@ -229,3 +229,29 @@ def test_outputs_that_differ_only_after_a_reported_tie_are_equal() -> None:
     one = {1: Output([5, 6, 7]), 2: Output([1, 2, 3], [1])}
     assert unequal_outputs(one, {1: Output([5, 6, 7]), 2: Output([1, 9, 9])}) == []
     assert unequal_outputs(one, {1: Output([5, 6, 8]), 2: Output([1, 9, 9])}) == [1]
+
+
+def test_what_a_finding_would_try_is_offered_once_and_can_be_run() -> None:
+    """A reject for TPOT halves the step budget already, which G1 would do too; G9 adds fewer residents."""
+    crowded = {"decode_jitter_ms": 60.0, "itl_p50_ms": 10.0, "kv_peak_share": 0.99, "preemptions": 20.0}
+    runs = [
+        run.model_copy(
+            update={
+                "metrics": run.metrics | {name: figure(name, value) for name, value in crowded.items()},
+                "longest_gap_causes": {"prefill_ahead": 9},
+                "policy": {"policy": "vllm_v1", "batch": {"token_budget": 2048 if run.arm == "baseline" else 512,
+                                                          "size": 32}},
+            }
+        )
+        for run in arms(WIN, changed={"tpot_p95_censored_ms": 11.0})
+    ]  # fmt: skip
+    found = compare(runs)
+    assert [finding.rule for finding in found.diagnosis] == ["G9", "G1"]
+    assert [step.title for step in found.next_steps] == [
+        "lower batch.token_budget of candidate from 512 to 256",
+        "lower batch.size of candidate from 32 to 24",
+    ]
+    assert found.next_steps[1].because.startswith("G9, KV memory is at its budget")
+    for step in found.next_steps:
+        assert step.experiment is not None
+        experiment(**step.experiment)

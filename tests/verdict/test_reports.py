@@ -49,6 +49,7 @@ def test_page_needs_nothing_from_outside(tmp_path: Path) -> None:
     for page in pages:
         assert not any(word in page for word in ("http://", "https://", "<script", "src=", "@import", "url("))
     assert "longest_gap_p95_ms" in pages[0]
+    assert pages[0].count("<svg") == 4 and "120 requests" in pages[0]  # outcomes, latency, parts, causes
     for question, answer, fields in answers(summary):
         assert html.escape(question) in pages[0]
         assert answer and fields

@@ -27,9 +27,9 @@ def interval_chart(gates: Sequence[Gate]) -> str:
 
 
 def bar_chart(title: str, values: Mapping[str, float], unit: str) -> str:
-    """Horizontal bars, one per arm."""
+    """Horizontal bars, one per name; without values a sentence that says so."""
     if not values:
-        return ""
+        return f'<p class="note">{html.escape(title)}: no figure.</p>'
     most = max(values.values()) or 1.0
     parts = []
     for place, (name, value) in enumerate(values.items()):

@@ -7,12 +7,14 @@ from importlib.resources import files
 from scheduler_core.evidence.account import account
 from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.evidence.schema import Figure, RunSummary
+from scheduler_core.verdict.attribution import PARTS
 from scheduler_core.verdict.gates import gate_words, label_words
 from scheduler_core.verdict.report.charts import bar_chart, interval_chart
 from scheduler_core.verdict.report.curves import sweep_charts
 from scheduler_core.verdict.report.questions import answers
-from scheduler_core.verdict.schema import Comparison, Gate, IsolationVerdict, SweepVerdict, Verdict
-from scheduler_core.verdict.wording import amount, percent, within
+from scheduler_core.verdict.schema import Comparison, Finding, Gate, IsolationVerdict, SweepVerdict, Verdict
+from scheduler_core.verdict.titles import metric_title
+from scheduler_core.verdict.wording import amount, cause_words, percent, within
 
 CHARTED = ("ttft_p95_ms", "tpot_p95_ms", "longest_gap_p95_ms", "goodput_rps")
 
@@ -21,10 +23,9 @@ def experiment_page(verdict: Verdict, runs: Sequence[RunSummary]) -> str:
     """The page of an experiment: verdicts first, then every run's headline figures."""
     body = verdict_parts(verdict)
     body += [bar_chart(f"{name}, mean over runs", _means(runs, name), METRICS[name].unit) for name in CHARTED]
-    body.append(
-        "<h2>Runs</h2>"
-        + table(("run", "arm", "repeat", "requests", *CHARTED, "audit"), [_run_row(run) for run in runs])
-    )
+    body.append("<h2>Runs</h2>" + table(("run", "arm", "repeat", *CHARTED, "audit"), [_run_row(run) for run in runs]))
+    counted = [f"{run.run}: {account(run.offered, run.outcomes, run.unsent).sentence()}" for run in runs]
+    body.append(_list("Requests", counted))
     return page(verdict.experiment, body)
 
 
@@ -49,6 +50,7 @@ def run_page(run: RunSummary) -> str:
     if not run.audit.passed:
         broken = [(violation.rule, violation.where, violation.message) for violation in run.audit.violations]
         body.append("<h2>Violations</h2>" + table(("rule", "where", "numbers"), broken))
+    body += _run_charts(run)
     body.append("<h2>Questions</h2>" + table(("question", "answer", "fields"), answers(run)))
     rows = [
         (name, _figure(figure), str(figure.n or ""), METRICS[name].formula if name in METRICS else "")
@@ -56,6 +58,30 @@ def run_page(run: RunSummary) -> str:
     ]
     body.append("<h2>Figures</h2>" + table(("metric", "value", "n", "formula"), rows))
     return page(f"Run {run.run}", body)
+
+
+def _run_charts(run: RunSummary) -> list[str]:
+    """How requests ended, how long they took, where the time went and what made the longest gaps."""
+    ended = {name: float(count) for name, count in account(run.offered, run.outcomes, run.unsent).ended.items()}
+    parts = {words: value for name, words in PARTS.items() if (value := _value(run, name))}
+    quantiles = {
+        metric_title(f"{stem}_{share}_ms"): value
+        for stem in ("ttft", "tpot", "longest_gap", "e2e")
+        for share in ("p50", "p95", "p99")
+        if (value := _value(run, f"{stem}_{share}_ms")) is not None
+    }
+    causes = {cause_words(cause): float(count) for cause, count in run.longest_gap_causes.items()}
+    return [
+        bar_chart("What became of the requests that were sent", ended, "requests"),
+        bar_chart("Latency of finished requests", quantiles, "ms"),
+        bar_chart("Where a request's time went, mean", parts, "ms"),
+        bar_chart("Requests by what made their longest gap", causes, "requests"),
+    ]
+
+
+def _value(run: RunSummary, name: str) -> float | None:
+    figure = run.metrics.get(name)
+    return None if figure is None else figure.value
 
 
 def _comparison(comparison: Comparison) -> str:
@@ -66,14 +92,16 @@ def _comparison(comparison: Comparison) -> str:
     parts.append(_gates(comparison.gates))
     parts.append(_list("Obstacles", comparison.obstacles))
     parts.append(_list("Why", comparison.why))
-    parts.append(
-        _list("Diagnosis", [f"{found.rule}: {found.symptom}. {found.judgement}. {'; '.join(found.evidence)}"
-                            for found in comparison.diagnosis])
-    )  # fmt: skip
+    parts.append(_list("Diagnosis", [_finding(found) for found in comparison.diagnosis]))
     parts.append(_list("Layer and metric", [effect.sentence for effect in comparison.effects]))
     parts.append(_list("Conditions", comparison.conditions))
     parts.append(_list("Next", [f"{step.title}: {step.because}" for step in comparison.next_steps]))
     return "".join(parts) + "</section>"
+
+
+def _finding(found: Finding) -> str:
+    cited = "; ".join([*found.evidence, *found.thresholds])
+    return f"{found.rule}: {found.symptom}. {found.judgement}. {cited}"
 
 
 def _sweep(sweep: SweepVerdict) -> str:
@@ -129,8 +157,7 @@ def _means(runs: Sequence[RunSummary], metric: str) -> dict[str, float]:
 
 def _run_row(run: RunSummary) -> tuple[str, ...]:
     figures = [run.metrics.get(name) for name in CHARTED]
-    counted = account(run.offered, run.outcomes, run.unsent).sentence()
-    return (run.run, run.arm, str(run.repeat), counted, *(_figure(figure) for figure in figures), _audit(run))
+    return (run.run, run.arm, str(run.repeat), *(_figure(figure) for figure in figures), _audit(run))
 
 
 def _figure(figure: Figure | None) -> str:
