@@ -106,7 +106,7 @@ class Rows:
 
     def apply(self, grants: tuple[Grant, ...]) -> Granted:
         """The grants with their tables extended; `CallerError` when one breaks a rule of the plan."""
-        requests, epochs, starts, lengths, new_blocks, samples, _phases, hits = zip(*grants, strict=True)
+        requests, epochs, starts, lengths, new_blocks, samples, _phases, hits, _drafts = zip(*grants, strict=True)
         places = self._places
         try:
             rows = np.array([places[request] for request in requests])
