@@ -17,10 +17,11 @@ ENV = {
 
 def write_launch_file(path: Path) -> Path:
     """A launch file with one template, ``cpu``: a model with seeded weights, or that of ``HEADWAY_VLLM_MODEL``."""
+    # In float32: a core without AVX-512 takes several times as long for bfloat16.
     model = os.environ.get("HEADWAY_VLLM_MODEL") or str(folder("demo-s"))
     command = [
         PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "small",
-        "--dtype", "bfloat16", "--host", "127.0.0.1", "--port", "{port}", "--max-model-len", str(LENGTH),
+        "--dtype", "float32", "--host", "127.0.0.1", "--port", "{port}", "--max-model-len", str(LENGTH),
         "--enforce-eager",
     ]  # fmt: skip
     template = {"server": "vllm", "command": command, "env": ENV, "ready_s": 900}

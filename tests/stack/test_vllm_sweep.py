@@ -1,8 +1,9 @@
 """The recipe of docs/servers.md from the browser to the verdict, on a real vLLM that the worker launches on the CPU.
 
-Probe, prediction written down, the paired sweep that confirms or refutes it, an A/A pair, the longest gap named. About
-twenty minutes on a quiet machine of two cores; what came of it is printed (``pytest -s``) and, where ``HEADWAY_REPORT``
-names a file, written there as JSON. Who wins, and by how much, is the machine's to say: the test holds how it is said.
+Probe, prediction written down, the paired sweep that confirms or refutes it, the longest gap named; then arms that are
+the same on one server at an endpoint. About twenty minutes on a quiet machine of two cores; what came of it is printed
+(``pytest -s``) and, where ``HEADWAY_REPORT`` names a file, written there as JSON. Who wins, and by how much, is the
+machine's to say: the test holds how it is said.
 """
 
 import json
@@ -10,11 +11,17 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_runner.server.adapters.flags import to_flags
+from gpu_runner.server.launch.launcher import Launched
+from scheduler_core.policies.resolving import resolve
+from scheduler_core.spec.launch import LaunchTemplate
+from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.yamltext import dump_yaml
 from tests.server.real_vllm import PYTHON, write_launch_file
 from tests.stack.conftest import Stack
@@ -30,17 +37,18 @@ REPEATS = int(os.environ.get("HEADWAY_VLLM_REPEATS", "3"))
 WORKLOAD: dict[str, Any] = {
     "arrivals": {"poisson": {"rate_rps": 4}},
     "lengths": {"prompt": {"uniform": {"low": 64, "high": 512}}, "output": {"uniform": {"low": 8, "high": 32}}},
-    "requests": 80,
+    "requests": 60,
     "tiers": {"default": {"ttft_ms": 500}},
 }
-WIDE, NARROW = "budget-1024", "budget-64"
+WIDE, NARROW = "budget-1024", "budget-32"
 ARMS = {
-    name: {"policy": "vllm_v1", "batch": {"token_budget": budget, "size": 32}, "cache": {"block_size": 32}}
-    for name, budget in ((WIDE, 1024), (NARROW, 64))
+    name: {"policy": "vllm_v1", "batch": {"token_budget": budget, "size": 16}, "cache": {"block_size": 32}}
+    for name, budget in ((WIDE, 1024), (NARROW, 32))
 }
 # Client, worker and pages share a core with what serves: the client may be later than on a machine of its own.
-SERVED = {"server": {"launch": "cpu", "client": {"late_ms": 100}}}
-PILOT_LOADS = [2**power for power in range(-1, 7)]
+CLIENT: dict[str, Any] = {"client": {"late_ms": 100}}
+SERVED = {"server": {"launch": "cpu", **CLIENT}}
+PILOT_LOADS = [2**power for power in range(-1, 6)]
 
 
 @pytest.fixture
@@ -65,7 +73,7 @@ def submitted(visitor: Visitor, path: str, data: dict[str, Any]) -> str:
 def probed(visitor: Visitor) -> dict[str, Any]:
     """The profile that a probe of the launched server leaves among the fleet's."""
     form = {"kind": "launch", "where": "cpu", "name": "small on cpu", "length": "quick", "policy": "vllm_v1",
-            "batch.token_budget": "1024", "batch.size": "32", "cache.block_size": "32"}  # fmt: skip
+            "batch.token_budget": "1024", "batch.size": "16", "cache.block_size": "32"}  # fmt: skip
     token = visitor.pages.cookies["csrftoken"]
     queued = visitor.pages.post("/fleet/probe/", data={**form, "csrfmiddlewaretoken": token})
     run = visitor.wait_run(
@@ -76,16 +84,28 @@ def probed(visitor: Visitor) -> dict[str, Any]:
     return dict(profile)
 
 
-def loads_to_try(visitor: Visitor) -> list[float]:
-    """Three loads around what the model says both arms carry: both carry the first, neither the last."""
+def modelled_capacities(visitor: Visitor) -> list[float]:
+    """What the model says that both arms carry, the lower first, by a pilot from which loads are chosen."""
     pilot = {
         "name": "pilot", "workload": WORKLOAD, "target": {"modelled": {"profile": "small on cpu"}}, "arms": ARMS,
         "baseline": WIDE, "repeats": 1, "sweep": {"loads": PILOT_LOADS},
     }  # fmt: skip
     ended = visitor.wait_experiment(submitted(visitor, "/experiments/new/", pilot), within_s=400)
     (sweep,) = ended["verdict"]["sweeps"]
-    carried = sorted(arm["capacity"] for arm in sweep["arms"])
-    return [float(f"{load:.3g}") for load in (0.5 * carried[0], math.sqrt(carried[0] * carried[1]), 1.7 * carried[1])]
+    return sorted(arm["capacity"] for arm in sweep["arms"])
+
+
+@contextmanager
+def own_server(folder: Path) -> Iterator[str]:
+    """The address of a server that stands by itself, as a user's own does."""
+    template = json.loads(write_launch_file(folder / "own.yaml").read_text())["templates"]["cpu"]
+    flags = to_flags(resolve(PolicySpec.model_validate(ARMS[WIDE])), "vllm")
+    launched = Launched(LaunchTemplate.model_validate(template), flags.arguments, folder / "own.log")
+    try:
+        launched.start(lambda: False)
+        yield launched.url
+    finally:
+        launched.close()
 
 
 def wait_study(visitor: Visitor, study: str, *, within_s: float) -> dict[str, Any]:
@@ -107,7 +127,21 @@ def longest_gaps(visitor: Visitor, experiment: dict[str, Any]) -> dict[str, dict
     return found
 
 
-def test_two_step_budgets_are_predicted_and_measured_from_the_browser(visitor: Visitor) -> None:
+def same_arms(visitor: Visitor, folder: Path, *, rate_rps: float) -> dict[str, Any]:
+    """What is said of two arms that are the same, both on one server that an endpoint names."""
+    calm = WORKLOAD | {"arrivals": {"poisson": {"rate_rps": round(rate_rps, 2)}}, "requests": 40}
+    same = {
+        "name": "a against a", "workload": calm, "target": {"server": {**CLIENT, "endpoint": "own"}},
+        "arms": {"a": ARMS[WIDE], "again": ARMS[WIDE]}, "baseline": "a", "repeats": 5,
+    }  # fmt: skip
+    with own_server(folder) as url:
+        assert visitor.submit("/endpoints/", name="own", url=url).status_code == 302
+        judged = visitor.wait_experiment(submitted(visitor, "/experiments/new/", same), within_s=900)
+    (comparison,) = judged["verdict"]["comparisons"]
+    return dict(comparison)
+
+
+def test_two_step_budgets_are_predicted_and_measured_from_the_browser(visitor: Visitor, tmp_path: Path) -> None:
     began = time.monotonic()
     said: dict[str, Any] = {}
 
@@ -118,8 +152,9 @@ def test_two_step_budgets_are_predicted_and_measured_from_the_browser(visitor: V
     profile = probed(visitor)
     kept = ("held_out_error_share", "held_out_bias_share", "residual_share", "steps_measured", "kv_blocks", "cost")
     note("profile", {name: profile[name] for name in kept})
-    loads = loads_to_try(visitor)
-    note("loads", loads)
+    less, more = modelled_capacities(visitor)
+    loads = [float(f"{load:.3g}") for load in (0.6 * less, math.sqrt(less * more), 1.7 * more)]
+    note("loads", loads)  # both arms carry the first and neither the last, says the model
 
     experiment = {
         "name": "two step budgets", "workload": WORKLOAD, "target": SERVED, "arms": ARMS, "baseline": WIDE,
@@ -139,12 +174,7 @@ def test_two_step_budgets_are_predicted_and_measured_from_the_browser(visitor: V
     note("longest gaps named by", gaps)
     assert all(sum(counts.values()) > 0 for counts in gaps.values()) and set(gaps) == {WIDE, NARROW}
 
-    same = {
-        "name": "a against a", "workload": WORKLOAD | {"arrivals": {"poisson": {"rate_rps": loads[0]}}},
-        "target": SERVED, "arms": {"a": ARMS[WIDE], "again": ARMS[WIDE]}, "baseline": "a", "repeats": 2,
-    }  # fmt: skip
-    judged = visitor.wait_experiment(submitted(visitor, "/experiments/new/", same), within_s=900)
-    (comparison,) = judged["verdict"]["comparisons"]
+    comparison = same_arms(visitor, tmp_path, rate_rps=0.4 * more)
     note("a against a", [comparison["headline"], *(gate["sentence"] for gate in comparison["gates"])])
     assert comparison["decision"] != "accept"
     assert all(gate["label"] != "better" for gate in comparison["gates"] if gate["role"] == "primary")
