@@ -33,7 +33,7 @@ def step_record(
     holds up every resident request; it is measured, not left over.
     """
     plan, now = planned.plan, planned.occupancy
-    emitted = Counter(number for number, _request in completed.emitted)
+    emitted = {number for number, _request in completed.emitted}
     grants = [
         (g.request, g.epoch, g.start, g.length, g.phase.value, int(number in emitted), g.hit_tokens)
         for number, g in enumerate(plan.grants)
@@ -62,8 +62,17 @@ def step_record(
         copied_in=len(plan.copies_in),
         evicted_ahead=planned.evicted_ahead,
         spread=result.spread,
-        drafts=[(g.request, g.drafts, max(0, emitted[number] - 1)) for number, g in enumerate(plan.grants) if g.drafts],
+        drafts=_drafts(planned, completed),
     )
+
+
+def _drafts(planned: Planned, completed: Completed) -> list[tuple[int, int, int]]:
+    """Rows of `Step.drafts`: of what a grant emitted, all but the last token were drafts."""
+    drafting = [(number, grant) for number, grant in enumerate(planned.plan.grants) if grant.drafts]
+    if not drafting:
+        return []
+    emitted = Counter(number for number, _request in completed.emitted)
+    return [(grant.request, grant.drafts, max(0, emitted[number] - 1)) for number, grant in drafting]
 
 
 def finished_record(ended: Ended, at_ns: Ns, tokens: list[int] | None) -> Finished:

@@ -47,7 +47,9 @@ def commit(state: InstanceState, policy: PolicySet, result: StepResult) -> Compl
         if request is None:
             continue  # aborted while in flight: results that return later are ignored (V-29)
         if _confirm(state, policy, request, grant, answer.accepted):
-            emitted += [(number, request.id)] * (1 + answer.accepted)
+            emitted.append((number, request.id))
+            if answer.accepted:
+                emitted += [(number, request.id)] * answer.accepted
             if answer.last or request.known >= request.stop_at:
                 over.append((request, STOPPED if answer.last else AT_LIMIT))
     # What the step filled is published before anything is given up, whatever the order of its grants.
@@ -189,7 +191,7 @@ def _expected(state: InstanceState, result: StepResult) -> Planned:
     for grant, answer in zip(grants, result.grants, strict=True):
         if not grant.samples and (answer.last or answer.token is not None):
             raise ExecutorError(f"step {result.plan_id}: request {grant.request} was to emit nothing, got {answer}")
-        if not 0 <= answer.accepted <= grant.drafts:
+        if answer.accepted and not 0 < answer.accepted <= grant.drafts:
             message = f"{answer.accepted} of {grant.drafts} drafts accepted"
             raise ExecutorError(f"step {result.plan_id}: request {grant.request}: {message}")
     return planned

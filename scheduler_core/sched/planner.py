@@ -110,7 +110,7 @@ class StepBuilder:
         need = cohort.growth() if cohort.count and serve is not _PREFILLS else 0
         for request in self.state.apart.values():
             if request.id not in self.grants and (serve is _ALL or request.prefilling == (serve is _PREFILLS)):
-                need += shortage(memory, request, 1 + self._drafts(request, 1))
+                need += shortage(memory, request, 1 + (self._drafts(request, 1) if self._draft_tokens else 0))
         return need > memory.free
 
     def _tell(self, watch: Watch) -> None:
@@ -181,7 +181,7 @@ class StepBuilder:
         first = request.granted == request.hit_tokens
         if first:
             blocks = tuple(request.table)
-        drafts = self._drafts(request, length)
+        drafts = self._drafts(request, length) if self._draft_tokens else 0
         need = -(-(request.granted + length + drafts) // self._block_size) - request.blocks
         if need > 0:
             if self._book is not None and not self._keep_quota(self._book, request, need):
@@ -193,7 +193,7 @@ class StepBuilder:
 
     def _drafts(self, request: LiveRequest, length: int) -> int:
         """Draft tokens beside a grant of ``length`` tokens; none takes a token from another running request."""
-        if not self._draft_tokens or length != request.debt:
+        if length != request.debt:
             return 0
         others = len(self.state.running) - len(self.grants) - 1
         return request.may_draft(min(self._draft_tokens, self._view.budget_left - length - others))

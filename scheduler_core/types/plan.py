@@ -126,11 +126,13 @@ class StepPlan:
         text = ";".join(
             [
                 f"{request},{epoch},{start},{length},{blocks or '()'},{1 if samples else 0},{_PHASES[phase]},{hits}"
-                + (f",{drafts}" if drafts else "")
-                for request, epoch, start, length, blocks, samples, phase, hits, drafts in self.grants
+                for request, epoch, start, length, blocks, samples, phase, hits, _drafts in self.grants
             ]
         )
         text = f"{self.id}|{text}|{self.released}"
+        drafts = [grant.drafts for grant in self.grants]
+        if any(drafts):
+            text += f"|{drafts}"
         if self.copies_out or self.copies_in or self.rebinds:
             moves = (self.copies_out, self.copies_in, self.rebinds)
             text += "".join(f"|{[tuple(item) for item in items]}" for items in moves)
