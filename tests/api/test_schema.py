@@ -58,6 +58,7 @@ def test_specs_are_described_by_their_one_definition(document: dict[str, Any]) -
     assert set(described["properties"]) == set(ExperimentSpec.model_fields)
 
 
+@pytest.mark.usefixtures("folder")
 def test_answers_fit_what_is_described(world: World, api: Api, document: dict[str, Any]) -> None:
     """Every GET without arguments beyond our one of everything, checked against its response schema."""
     ids = {
