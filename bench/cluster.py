@@ -103,4 +103,5 @@ def full() -> harness.Figures:
 
 
 if __name__ == "__main__":
+    harness.compile_core("cluster")
     sys.exit(harness.main("cluster", quick=quick, full=full))

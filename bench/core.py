@@ -213,4 +213,5 @@ def full() -> harness.Figures:
 
 
 if __name__ == "__main__":
+    harness.compile_core("core")
     sys.exit(harness.main("core", quick=quick, full=full))

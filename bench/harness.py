@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from scheduler_core import compiled
+
 Figures = Mapping[str, Any]
 """Figure name to value: a number (unit in the name), a truth value, a text, None (not measurable here), or a nested
 mapping or list of such, for instance per arm."""
@@ -78,6 +80,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "cpu": _cpu_model(),
         "cores_count": len(affinity(0)) if affinity else os.cpu_count(),
+        "core": "machine code" if compiled.used() else "interpreted",
     }
 
 
@@ -90,6 +93,24 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or "unknown"
+
+
+def compile_core(name: str) -> None:
+    """Measure the core as machine code: where there is none of these sources, make it and start ``bench.NAME`` anew.
+
+    Where it cannot be made the core is interpreted, as it is with ``HEADWAY_PURE=1``; the answer says which it was.
+    """
+    if os.environ.get(compiled.SWITCH) == "1" or compiled.used():
+        return
+    from headway.compiling import CompileError, compile_core
+
+    say("compiling the scheduler core, once for these sources; HEADWAY_PURE=1 measures it interpreted")
+    try:
+        compile_core()
+    except CompileError as error:
+        say(f"the scheduler core is interpreted: {error}")
+        return
+    os.execv(sys.executable, [sys.executable, "-m", f"bench.{name}", *sys.argv[1:]])
 
 
 def main(

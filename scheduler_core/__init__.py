@@ -4,3 +4,7 @@ Nothing in here imports Django or torch, reads a clock, starts a thread or draws
 time arrives as integer nanoseconds and randomness as an explicit counter-based source, so every result can be
 replayed anywhere.
 """
+
+from scheduler_core.compiled import use
+
+use()

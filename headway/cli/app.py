@@ -5,6 +5,7 @@ import typer
 from headway.cli import (
     calibrate,
     compare,
+    compiling,
     demo,
     fork,
     isolate,
@@ -43,6 +44,7 @@ app.command("predict")(studies.predict)
 app.command("study")(studies.study)
 app.command("fork")(fork.fork)
 app.command("calibrate")(calibrate.calibrate)
+app.command("compile")(compiling.compile_core)
 app.command("profiles")(profiles.profiles)
 trace.command("inspect")(local.trace_inspect)
 trace.command("convert")(traces.convert)

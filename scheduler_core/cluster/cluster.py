@@ -23,7 +23,7 @@ from scheduler_core.types.intervals import DEVICE_KINDS, Lane
 from scheduler_core.types.plan import StepPlan
 from scheduler_core.types.reasons import Outcome, Reject
 from scheduler_core.types.records import Record
-from scheduler_core.types.time import Ns
+from scheduler_core.types.time import NEVER, Ns
 
 
 @dataclass
@@ -373,16 +373,16 @@ class Cluster:
 
     # --- questions ---------------------------------------------------------------------------------------------
 
-    def next_ns(self) -> Ns | None:
-        """When `advance` or `settle` has something to do by time alone."""
-        times = [
-            None if self._links is None else self._links.next_ns(),
-            None if self._handoffs is None else self._handoffs.next_ns(),
-            None if self._migrations is None or not self._live else self._migrations.next_ns(),
-            None if self._scaler is None or not self._live else self._scaler.next_ns(),
-            None if self._outages is None or not self._live else self._outages.next_ns(),
-        ]
-        return min((at for at in times if at is not None), default=None)
+    def next_ns(self) -> Ns:
+        """When `advance` or `settle` has something to do by time alone; `NEVER` when they have not."""
+        at_ns = NEVER if self._links is None else self._links.next_ns()
+        if self._handoffs is not None:
+            at_ns = min(at_ns, self._handoffs.next_ns())
+        if self._live:
+            for part in (self._migrations, self._scaler, self._outages):
+                if part is not None:
+                    at_ns = min(at_ns, part.next_ns())
+        return at_ns
 
     def take_records(self) -> list[Record]:
         """Records of handoffs and of scaling since the last call, in order."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Generic, TypeVar
 
-from scheduler_core.types.time import Ns
+from scheduler_core.types.time import NEVER, Ns
 
 FlowT = TypeVar("FlowT")
 
@@ -55,7 +55,7 @@ class Departures(Generic[FlowT]):
 
     def due(self, now_ns: Ns) -> Iterator[tuple[FlowT, int]]:
         """(flow, bytes) of what leaves by ``now_ns``, in order of time."""
-        while (at := self.next_ns()) is not None and at <= now_ns:
+        while self.next_ns() <= now_ns:
             _, _, item = heapq.heappop(self._heap)
             size = item.take()
             if item.left:
@@ -68,11 +68,11 @@ class Departures(Generic[FlowT]):
         """Nothing more of ``flow`` leaves."""
         self._leaving.pop(id(flow), None)
 
-    def next_ns(self) -> Ns | None:
-        """When something leaves next."""
+    def next_ns(self) -> Ns:
+        """When something leaves next; `NEVER` when nothing will."""
         while self._heap and self._leaving.get(id(self._heap[0][2].flow)) is not self._heap[0][2]:
             heapq.heappop(self._heap)  # stopped meanwhile
-        return self._heap[0][0] if self._heap else None
+        return self._heap[0][0] if self._heap else NEVER
 
     def _push(self, item: _Leaving[FlowT]) -> None:
         heapq.heappush(self._heap, (item.next_ns, next(self._number), item))

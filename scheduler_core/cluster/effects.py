@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from scheduler_core.sched.plan import Ended
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Effects:
     """Pairs (request, member it moved to) and (member, request that ended), and members that can be planned anew.
 

@@ -13,7 +13,7 @@ prefill, chunk by chunk, or layer by layer) are two parameters; with a reservati
 come (PD-02), and layers while the step that computes them still runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scheduler_core.cluster.departures import Departures
@@ -148,16 +148,18 @@ class Handoffs:
 
         Behind that one only those go on that have a place already: they take nothing away from it.
         """
-        effects.touched.update(self._roomier)
-        self._roomier = set()
+        if self._roomier:
+            effects.touched.update(self._roomier)
+            self._roomier = set()
         for transfer, size in self._departures.due(now_ns):
             self._start_link(transfer, size, now_ns)
         for moved in landed:
             if isinstance(moved.flow, Transfer):
                 self._piece_landed(moved.flow, moved, now_ns, effects)
-        for transfer in [item for item in self._late if (item.reported_ns or 0) <= now_ns]:
-            self._late.remove(transfer)
-            self._finish(transfer, now_ns, effects)
+        if self._late:
+            for transfer in [item for item in self._late if (item.reported_ns or 0) <= now_ns]:
+                self._late.remove(transfer)
+                self._finish(transfer, now_ns, effects)
         if self._waiting:
             self._dispose_all(now_ns, effects)
         if self._held:
@@ -166,13 +168,17 @@ class Handoffs:
     def _dispose_all(self, now_ns: Ns, effects: Effects) -> None:
         """Decide about who waits; whoever is behind a blocked one without a place is not looked at one by one."""
         blocked, placed_early = False, self._rules.reserve is not Reserve.READY
-        heads = (next(iter(self._waiting.values())) for _ in range(len(self._waiting)))
-        for transfer in tuple(self._waiting.values()) if placed_early or self._silent else heads:
+        for transfer in tuple(self._waiting.values()) if placed_early or self._silent else self._heads():
             if transfer.source in self._silent or (blocked and transfer.reserved is None):
                 continue
             blocked |= not self._dispose(transfer, now_ns, effects)
             if blocked and not placed_early:
                 return
+
+    def _heads(self) -> Iterator[Transfer]:
+        """Who waits first: as often as somebody waits now, whoever it is by then."""
+        for _ in range(len(self._waiting)):
+            yield next(iter(self._waiting.values()))
 
     def _let_go(self, now_ns: Ns, effects: Effects) -> None:
         """Let go who was held for want of room to decode, in order."""
@@ -198,14 +204,17 @@ class Handoffs:
         if dropped is not None:
             self._roomier.add(dropped)
 
-    def next_ns(self) -> Ns | None:
-        """When `settle` has something to do by time alone."""
-        times = [self._departures.next_ns(), *(transfer.reported_ns for transfer in self._late)]
-        patience = self._rules.patience_ns
-        if patience is not None:
+    def next_ns(self) -> Ns:
+        """When `settle` has something to do by time alone; `NEVER` when it has not."""
+        at_ns, patience = self._departures.next_ns(), self._rules.patience_ns
+        for transfer in self._late:
+            if transfer.reported_ns is not None and transfer.reported_ns < at_ns:
+                at_ns = transfer.reported_ns
+        if patience is not None and self._waiting:
             heard = [transfer for transfer in self._waiting.values() if transfer.source not in self._silent]
-            times += [t.ready_ns + patience for t in heard[:1] if t.ready_ns is not None]
-        return min((at for at in times if at is not None), default=None)
+            if heard and heard[0].ready_ns is not None:
+                at_ns = min(at_ns, heard[0].ready_ns + patience)
+        return at_ns
 
     def reserved_at(self, member: int) -> set[int]:
         """Requests that have a place, but are not yet, at ``member``."""

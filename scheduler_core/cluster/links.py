@@ -33,7 +33,7 @@ class Link:
     pieces it comes. Integers throughout: at each change the work done since the last one is rounded down to a whole
     unit of 1e-9 byte, so a piece alone takes ``ceil(bytes / rate) + latency``. Changes are pieces that begin, stop or
     end, never a look, so that times do not depend on how often somebody looks. Changes are O(pieces under way);
-    ``due_ns``, when the next piece lands if none begins or stops before, is known.
+    ``due_ns``, when the next piece lands if none begins or stops before (`NEVER`: nothing is under way), is known.
     """
 
     bytes_per_s: int
@@ -71,10 +71,6 @@ class Link:
         self._moving = [item for item in self._moving if item.flow is not flow]
         self._settle()
         self._look_ahead()
-
-    def next_ns(self) -> Ns | None:
-        """When the next piece lands if none begins or stops before; None when nothing is under way."""
-        return None if self.due_ns == NEVER else self.due_ns
 
     def landed(self, now_ns: Ns) -> list[Moved]:
         """What has landed by ``now_ns``, in order of its beginning; it is forgotten."""
@@ -145,20 +141,26 @@ class Links:
     def __init__(self, *, bytes_per_s: int, latency_ns: Ns, shared: bool) -> None:
         self._rate, self._latency, self._shared = bytes_per_s, latency_ns, shared
         self._links: dict[tuple[int, int], Link] = {}
+        self._due_ns: Ns | None = NEVER  # None: not known, as whoever asked for a link may have changed it
 
     def between(self, source: int, destination: int) -> Link:
-        """The link that a transfer from ``source`` to ``destination`` uses."""
+        """The link that a transfer from ``source`` to ``destination`` uses, to be changed before `next_ns` is asked."""
+        self._due_ns = None
         key = (0, 0) if self._shared else (source, destination)
         if key not in self._links:
             self._links[key] = Link(self._rate, self._latency)
         return self._links[key]
 
-    def next_ns(self) -> Ns | None:
-        """When the next piece lands."""
-        due_ns = min((link.due_ns for link in self._links.values()), default=NEVER)
-        return None if due_ns == NEVER else due_ns
+    def next_ns(self) -> Ns:
+        """When the next piece lands; `NEVER` when nothing is under way. O(1) as long as nobody asks for a link."""
+        if self._due_ns is None:
+            self._due_ns = min((link.due_ns for link in self._links.values()), default=NEVER)
+        return self._due_ns
 
     def landed(self, now_ns: Ns) -> list[Moved]:
         """What has landed, by link and beginning."""
+        if now_ns < self.next_ns():
+            return []
+        self._due_ns = None
         due = [link for link in self._links.values() if link.due_ns <= now_ns]
         return [moved for link in due for moved in link.landed(now_ns)]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from scheduler_core.types.cluster_records import OutageStage
 from scheduler_core.types.records import Record
-from scheduler_core.types.time import Ns
+from scheduler_core.types.time import NEVER, Ns
 
 DIED, NOTICED, DRAINING, BACK = "died", "noticed", "draining", "back"
 
@@ -45,9 +45,9 @@ class Outages:
         self.out: set[int] = set()
         self.records: list[Record] = []
 
-    def next_ns(self) -> Ns | None:
-        """When the next thing happens."""
-        return self._due[-1][0] if self._due else None
+    def next_ns(self) -> Ns:
+        """When the next thing happens; `NEVER` when nothing will."""
+        return self._due[-1][0] if self._due else NEVER
 
     def take(self, now_ns: Ns) -> list[tuple[int, str]]:
         """What happened by ``now_ns``, in order: (member, what). Who is back before it was missed is missed first."""

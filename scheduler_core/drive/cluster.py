@@ -19,7 +19,7 @@ from scheduler_core.types.foresight import Foresight
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.plan import StepResult
 from scheduler_core.types.records import CacheReset, RunFinished
-from scheduler_core.types.time import Ns
+from scheduler_core.types.time import NEVER, Ns
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class ClusterDriver:
             if self.stop():
                 return self._end(complete=False, reason="stopped")
             at = self._next_ns()
-            if at is None:
+            if at == NEVER:
                 raise ExecutorError(f"{total - self._ended} requests are open, but nothing is due any more")
             self._now = max(self._now, at)
             self.cluster.advance(self._now)
@@ -95,10 +95,10 @@ class ClusterDriver:
 
     # --- one instant -------------------------------------------------------------------------------------------
 
-    def _next_ns(self) -> Ns | None:
-        event = self._events[0][0] if self._events else None
-        times = (self._agenda.next_ns(), event, self.cluster.next_ns())
-        return min((at for at in times if at is not None), default=None)
+    def _next_ns(self) -> Ns:
+        due_ns = self._agenda.next_ns()
+        at_ns = min(NEVER if due_ns is None else due_ns, self.cluster.next_ns())
+        return min(at_ns, self._events[0][0]) if self._events else at_ns
 
     def _deliver(self) -> set[int]:
         """Take in what is due; the members it concerns."""

@@ -180,7 +180,7 @@ class Extents:
         if self.free + _size(leased) + unknown + fenced != self.total or _size(idle) != self.cached:
             raise LawError(f"{terms} != total {self.total} (cached {self.cached}, counted {_size(idle)})")
         holders = [
-            (id(piece), id(table)) for table in [*tables, *(table for table, _ in given_up)] for piece in table.pieces
+            (id(piece), id(table)) for table in [*tables, *[table for table, _ in given_up]] for piece in table.pieces
         ]
         if sorted(holders) != sorted((id(piece), id(table)) for piece in known for table in piece.tables):
             raise LawError("the tables of pieces differ from the pieces of tables")

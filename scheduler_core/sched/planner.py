@@ -350,8 +350,8 @@ class StepBuilder:
                 skipped.append(waiting.take())
         if self._lines is not None:
             self._lines.recall()
-        for entry in reversed(skipped):
-            waiting.restore(entry)
+        while skipped:
+            waiting.restore(skipped.pop())
 
     def _return_stopped(self) -> bool:
         """Let stopped requests go on, in order of their admission; false when one of them has to wait on."""

@@ -60,13 +60,13 @@ class RecordedInstance(FusedInstance):
             along.clear()
         elif not along:
             left, joined = [], [_row(cohort, member) for member in cohort]
-            along.update(row[0] for row in joined)
+            along.update([row[0] for row in joined])
         else:
             left = [number for number, member in touched.items() if number in along and member.joined == APART]
             along.difference_update(left)
             new = [member for number, member in touched.items() if number not in along and member.joined != APART]
             joined = [_row(cohort, member) for member in new]
-            along.update(row[0] for row in joined)
+            along.update([row[0] for row in joined])
         touched.clear()
         return MakeUp(joined, left, step.grants, self._stalled(step), self.occupancy())
 
@@ -75,7 +75,7 @@ class RecordedInstance(FusedInstance):
         if not self._changed.touched:
             return []
         cut = [member for number, member in self._changed.touched.items() if number in self._along]
-        self._along.difference_update(member.id for member in cut)
+        self._along.difference_update([member.id for member in cut])
         return cut
 
     def _stalled(self, step: FusedStep) -> tuple[tuple[int, str], ...]:

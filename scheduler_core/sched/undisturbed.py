@@ -225,8 +225,8 @@ class Undisturbed:
             world.started(head, view.now_ns)
             view.budget_left = left - length
             served.append(self._grant(head, length, need))
-        for entry in reversed(passed):
-            waiting.restore(entry)
+        while passed:
+            waiting.restore(passed.pop())
 
     # --- playing -----------------------------------------------------------------------------------------------
 

@@ -140,7 +140,7 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[LiveRequest]:
         """In queue order. O(n log n)."""
-        return (entry[4] for entry in sorted(self._entries.values(), key=lambda entry: entry[:4]))
+        return iter([entry[4] for entry in sorted(self._entries.values(), key=lambda entry: entry[:4])])
 
     def push(self, request: LiveRequest, key: tuple[int, ...]) -> None:
         """Insert by ``key``, then by arrival sequence (or behind all with an equal key)."""

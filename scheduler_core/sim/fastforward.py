@@ -18,12 +18,8 @@ from scheduler_core.sim.rows import RowSink
 from scheduler_core.sim.world import SimulatedWorld
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import CallerError, LawError
-from scheduler_core.types.plan import Grant, Phase
-from scheduler_core.types.shape import causal_pairs, joins
+from scheduler_core.types.plan import Grant
 from scheduler_core.types.time import NEVER, Ns
-
-# Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
-_DECODE = Phase.DECODE
 
 LEAST_QUEUE = 64
 NOTHING = Outside()
@@ -162,7 +158,7 @@ class Player:
         more = self._cost.wake_ns(self._now - self._busy_until)
         if step.copied_out or step.copied_in:
             more += self._cost.copy_ns(step.copied_out, step.copied_in, self._policy.limits.block_size)
-        self._complete(step, self._now + self._duration_ns(step) + more)
+        self._complete(step, self._now + self._cost.step_ns(step.shape(), step.id) + more)
 
     def _repeat(self, number: int) -> None:
         """Execute step ``number``, in which the cohort alone runs, and the same again until something may change it."""
@@ -208,22 +204,6 @@ class Player:
         """When the policy may answer differently by time alone. A time that has passed moves nothing any more."""
         wakes = self.instance.next_wakeup(self._now)
         return NEVER if wakes is None or wakes <= self._now else wakes
-
-    def _duration_ns(self, step: FusedStep) -> Ns:
-        if self._policy.limits.draft_tokens:
-            return self._cost.step_ns(step.shape(), step.id)
-        prefill = pairs = joined = 0
-        decoders, context = step.decoders, step.context_tokens if step.decoders else 0
-        for grant in step.grants:
-            length = grant.length
-            joined += joins(grant)
-            if grant.phase is _DECODE:
-                decoders += 1
-                context += grant.start + length
-            else:
-                prefill += length
-                pairs += causal_pairs(grant.start, length)
-        return self._cost.duration_ns(prefill, decoders, context, pairs, step.id, joined)
 
     def _complete(self, step: FusedStep, end: Ns) -> None:
         """Complete a step, if nobody from outside may meet it that is not known yet; else it is begun."""

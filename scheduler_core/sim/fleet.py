@@ -146,8 +146,7 @@ class Fleet:
             at_ns = min(at_ns, self._cuts[0].at_ns)
         if self._listens and self._heap:
             at_ns = min(at_ns, self._heap[0][0])
-        handed = self._cluster.next_ns() if self._cluster.hands_over else None
-        return at_ns if handed is None else min(at_ns, handed)
+        return min(at_ns, self._cluster.next_ns()) if self._cluster.hands_over else at_ns
 
     def _instant(self, now_ns: Ns) -> None:
         """All that happens at ``now_ns``, in the order of `scheduler_core.drive.cluster.ClusterDriver`."""

@@ -19,6 +19,7 @@ from scheduler_core.policies.presets import Capacity
 from scheduler_core.testing.builders import play_cluster, policy_spec, profile, request
 from scheduler_core.types.cluster_records import Handoff, Landed, Parked, Transferred
 from scheduler_core.types.records import Record, RunStarted
+from scheduler_core.types.time import NEVER
 from tests.cluster.test_handoff import GROUPS, ends_of, split
 from tests.cluster.test_replicas import COSTLY, REQUESTS, summary_of
 
@@ -118,7 +119,7 @@ def test_a_request_that_is_aborted_leaves_nothing_on_the_link() -> None:
     assert [(r.request, r.start_ns // MS, r.at_ns // MS) for r in sink.of(Transferred)][:3] == [
         (0, 1, 3), (1, 11, 13), (1, 13, 15),
     ]  # fmt: skip
-    assert cluster.next_ns() is None
+    assert cluster.next_ns() == NEVER
 
 
 @given(st.integers(1, 40), st.integers(1, 10_000), st.integers(0, 10**9), st.integers(0, 10**7))
@@ -126,7 +127,7 @@ def test_layers_add_up_to_what_is_sent_and_leave_within_the_step(layers: int, si
     departures: Departures[str] = Departures(layers)
     pieces = departures.plan("flow", size, start, start + span)
     left = []
-    while (at := departures.next_ns()) is not None:
+    while (at := departures.next_ns()) != NEVER:
         left += [(at, flow, part) for flow, part in departures.due(at)]
     assert len(left) == pieces
     assert sum(part for _, _, part in left) == size

@@ -1,6 +1,7 @@
 """Links: when transfers land that share a bandwidth."""
 
 from scheduler_core.cluster.links import Link, Moved
+from scheduler_core.types.time import NEVER
 
 
 def test_times_do_not_depend_on_how_often_somebody_looks() -> None:
@@ -11,12 +12,12 @@ def test_times_do_not_depend_on_how_often_somebody_looks() -> None:
     link = Link(bytes_per_s=10)
     for flow in "abc":
         link.start(flow, 1, 0)
-    assert link.next_ns() == 300_000_000
+    assert link.due_ns == 300_000_000
     assert link.landed(1) == []
-    assert link.next_ns() == 300_000_000
+    assert link.due_ns == 300_000_000
     assert link.landed(299_999_999) == []
     assert flows(link.landed(300_000_000)) == ["a", "b", "c"]
-    assert link.next_ns() is None
+    assert link.due_ns == NEVER
 
 
 def test_the_end_of_one_speeds_up_the_others() -> None:
@@ -28,9 +29,9 @@ def test_the_end_of_one_speeds_up_the_others() -> None:
     link = Link(bytes_per_s=10, latency_ns=5)
     link.start("short", 1, 0)
     link.start("long", 2, 0)
-    assert link.next_ns() == 200_000_005
+    assert link.due_ns == 200_000_005
     assert flows(link.landed(200_000_005)) == ["short"]
-    assert link.next_ns() == 300_000_005
+    assert link.due_ns == 300_000_005
     link.start("late", 1, 250_000_000)
     assert flows(link.landed(400_000_005)) == ["long", "late"]
 
@@ -41,9 +42,9 @@ def test_what_was_stopped_slows_nobody_down() -> None:
     link.start("stays", 1, 0)
     link.start("goes", 1, 0)
     link.stop("goes", 100_000_000)
-    assert link.next_ns() == 150_000_000
+    assert link.due_ns == 150_000_000
     assert flows(link.landed(150_000_000)) == ["stays"]
-    assert link.next_ns() is None
+    assert link.due_ns == NEVER
 
 
 def test_a_prediction_counts_what_is_left_now_and_changes_nothing() -> None:
@@ -60,7 +61,7 @@ def test_a_prediction_counts_what_is_left_now_and_changes_nothing() -> None:
     now = 300_000_000
     assert flows(link.landed(now)) == ["a"]
     assert [link.predict_ns(1, "a", now), link.predict_ns(0, "b", now), link.predict_ns(1, "c", now)] == [now + 5] * 3
-    assert link.next_ns() == 400_000_005
+    assert link.due_ns == 400_000_005
     assert flows(link.landed(400_000_005)) == ["a"]
 
 

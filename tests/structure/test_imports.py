@@ -11,6 +11,7 @@ CORE = "scheduler_core"
 # Part of the core -> the other parts it may import.
 CORE_PARTS: dict[str, tuple[str, ...]] = {
     "files": (),
+    "compiled": (),
     "types": (),
     "spec": ("files", "types"),
     "request": ("types",),
