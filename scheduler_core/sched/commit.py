@@ -37,7 +37,6 @@ def commit(state: InstanceState, policy: PolicySet, result: StepResult) -> Compl
     planned = _expected(state, result)
     state.in_flight.popleft()
     state.memory.lift(planned.plan.id)
-    state.steps_done += 1
     if result.failure is not None:
         return Completed((), _fail(state, policy, planned, result.failure))
     emitted: list[tuple[int, int]] = []
@@ -79,7 +78,6 @@ def commit_fused(
     ``ends`` maps requests to the reason of their end, ``accepted`` those with drafts to how many of them they emitted
     before that token. Requests that have caught up join the cohort.
     """
-    state.steps_done += 1
     requests, cohort, account = state.requests, state.cohort, policy.account
     if state.fused_step is not None:
         state.fused_step = None

@@ -150,7 +150,6 @@ class FusedInstance(Instance):
             state.memory.publish_cohort(cohort)
         cohort.tick += 1
         cohort.context_tokens += cohort.count
-        state.steps_done += 1
 
     def finish(self, world: World, at_ns: Ns) -> None:
         """Members of the cohort that have emitted their last token by now end; where it `goes_on_alone`."""

@@ -57,7 +57,6 @@ class InstanceState:
     next_step: int = 0
     fused_step: FusedStep | None = None
     reset: Reset | None = None
-    steps_done: int = 0
 
     def fence(self) -> int | None:
         """The newest step in flight, behind which released blocks must wait; None when nothing is."""

@@ -254,7 +254,6 @@ class Undisturbed:
         if world.observe is not None:
             world.observe(self._step(number, served, sampled), now_ns, end_ns)
         self.steps += 1
-        state.steps_done += 1
         over = []
         if cohort.count:
             cohort.advance()
@@ -312,7 +311,6 @@ class Undisturbed:
                 memory.grow_cohort(cohort, growth, publish=by_member)
         self.planned += 1
         self.steps += number - first
-        state.steps_done += number - first
         state.next_step = number + (self.pending is not None)
         return now_ns
 

@@ -1,14 +1,12 @@
 """A policy as a server's flags and back: lossless where the server has the knob, named where it has not."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scheduler_core.policies.registry import manifest_of
 from scheduler_core.spec.policy import SECTIONS, PolicySpec
 from scheduler_core.types.errors import InputError, Problem
-
-ToFlags = Callable[[Any], list[str]]
 
 
 @dataclass(frozen=True)

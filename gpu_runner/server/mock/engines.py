@@ -14,7 +14,7 @@ from scheduler_core.sched.plan import Planned
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.intervals import COMPUTE, DEVICE, Lane
-from scheduler_core.types.plan import GrantResult, Phase, StepResult
+from scheduler_core.types.plan import GrantResult, StepResult
 from scheduler_core.types.records import Admitted, Preempted
 from scheduler_core.types.shape import shape_of
 from scheduler_core.types.time import NS_PER_S
@@ -125,9 +125,6 @@ class ScheduledEngine:
         answers = tuple(self._result(grant.request, samples=grant.samples) for grant in planned.plan.grants)
         lanes = (Lane(COMPUTE, DEVICE, planned.planned_ns, now),)
         done = self._instance.complete(StepResult(planned.plan.id, answers, lanes, planned.planned_ns, now))
-        for grant in planned.plan.grants:
-            if grant.phase is not Phase.DECODE:
-                self._stats.computed_prompt_tokens += grant.length
         for _, request in done.emitted:
             answer = self._answers.get(request)
             if answer is not None:

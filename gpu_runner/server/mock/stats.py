@@ -42,7 +42,7 @@ class Stats:
         self.running = self.waiting = 0
         self.kv_used = self.kv_cached = 0
         self.kv_blocks, self.block_size = 512, 16
-        self.preemptions = self.computed_prompt_tokens = 0
+        self.preemptions = 0
         self.counters = dict.fromkeys(
             ("prompt_tokens", "cached_tokens", "generation_tokens", "length", "abort", "error"), 0
         )
