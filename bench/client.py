@@ -57,7 +57,7 @@ def _all(*, seconds: float) -> harness.Figures:
         "requests_per_cpu_s": round(singles["requests"] / singles["cpu_s"]),
         "send_delay_p99_ms": round(half["delay_p99_ms"], 2),
         "send_delay_chunks_per_s": round(half["chunks"] / half["wall_s"]),
-        "metric_error_max_share": round(_metric_error(), 5),
+        "metric_error_max": round(_metric_error(), 5),
     }
 
 

@@ -230,17 +230,17 @@ def measure(shapes: list[str], *, share: float, repeats: int, wide: bool) -> dic
             figures[f"tokens_per_cpu_s_{shape}_{dtype}"] = round(max(run.output_tokens / run.cpu_s for run in runs), 1)
             figures[f"wall_s_{shape}_{dtype}"] = round(min(run.wall_s for run in runs), 2)
             limit = share_of_limit(executor, bandwidth, batch=count, context=360)
-            figures[f"share_of_limit_decode_{shape}_{dtype}_share"] = round(limit, 3)
+            figures[f"share_of_limit_decode_{shape}_{dtype}"] = round(limit, 3)
             if shape == "S" and dtype == "fp32":
                 with_evidence = play(executor, requests(count, share=share), size=count, evidence=True)
                 figures["host_us_per_step_64"] = round(host_us_per_step(with_evidence, count), 0)
-                figures["evidence_overhead_share"] = round(evidence_overhead(with_evidence), 4)
+                figures["evidence_overhead"] = round(evidence_overhead(with_evidence), 4)
                 figures["attention"] = executor.attention
             if dtype == "fp32" and not wide:
                 continue
             for name, its in beside_peers(shape, dtype, share=share, repeats=repeats, wide=wide).items():
                 peers.setdefault(name, {}).update(its)
-    figures["share_of_limit_decode_share"] = figures[f"share_of_limit_decode_{shapes[-1]}_fp32_share"]
+    figures["share_of_limit_decode"] = figures[f"share_of_limit_decode_{shapes[-1]}_fp32"]
     return {**figures, "peers": peers}
 
 

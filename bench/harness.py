@@ -31,7 +31,7 @@ UNITS = (
     "_bytes", "_kib", "_mib", "_gib", "_mb", "_gb",
     "_per_s", "_per_ms", "_rps", "_hz", "_gflops", "_gb_per_s",
     "_tokens", "_requests", "_steps", "_blocks", "_runs", "_rows", "_lines", "_events", "_processes", "_instances",
-    "_share", "_ratio", "_pct", "_x", "_count",
+    "_share", "_ratio", "_pct", "_x", "_count", "_error", "_spread", "_overhead",
 )  # fmt: skip
 
 

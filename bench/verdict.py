@@ -1,35 +1,38 @@
 """Whether verdicts are right: false alarms of A against A, known effects under noise, and the time they take."""
 
+import json
+import os
 import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bench import harness
-from bench.cases.effects import DRIFT_SHARE, EFFECTS, PAIRS, RESIDUAL_SHARE, Effect, answer, experiment, run
+from bench.cases.effects import DRIFT_SHARE, EFFECTS, PAIRS, RESIDUAL_SHARE, Case, Effect, Trials, experiment
 from headway.play import play
 from scheduler_core.evidence.finalise import finalise
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.workload import Tier
-from scheduler_core.types.records import Admitted, Arrived, Finished, Record, RunFinished, RunStarted, Step
+from scheduler_core.types.records import Admitted, Arrived, Finished, Record, RunFinished, RunStarted, Steps
 from scheduler_core.verdict.decide import decide
-from scheduler_core.verdict.schema import Comparison
+from scheduler_core.verdict.schema import Comparison, Gate
 
 AA_COMPARISONS = 200
-POOL_RUNS = 200
+POOL_RUNS = 120
 TORCH_COMPARISONS = 20
 TORCH_WORKLOAD = {
     "arrivals": {"constant": {"rate_rps": 400}},
     "lengths": {"prompt": {"fixed": 24}, "output": {"fixed": 4}},
     "requests": 24,
 }
+_STEP_NS = 1_000_000
 COUNTS = frozenset(
     {"aa_labels_other_than_same", "aa_comparisons", "effect_trials", "effect_3pct_right", "effect_10pct_right",
      "stall_right", "dropper_wins", "right_by_effect", "aa_torch_labels_other_than_same", "aa_torch_comparisons"}
@@ -40,42 +43,69 @@ AA = Effect("A against A", ("reject", "tune"), {"primary": "e2e_p50_ms", "better
 
 def quick() -> dict[str, Any]:
     """A against A from a pool of runs; two trials of each effect."""
-    return {**_false_alarms(POOL_RUNS), **_effects(2), **_speed(), "noise": _noise()}
+    return _measured(
+        {"A against A": lambda: _false_alarms(POOL_RUNS), "known effects": lambda: _effects(2), "speed": _speed}
+    )
 
 
 def full() -> dict[str, Any]:
     """A against A with fresh runs for each comparison, on the model and on kernels; twenty trials of each effect; a run
     of a million requests."""
-    return {
-        **_false_alarms(AA_COMPARISONS * 2 * PAIRS),
-        **_torch_false_alarms(),
-        **_effects(20),
-        **_speed(),
-        **_million(),
-        "noise": _noise(),
-    }
+    return _measured(
+        {
+            "A against A": lambda: _false_alarms(AA_COMPARISONS * 2 * PAIRS),
+            "known effects": lambda: _effects(20),
+            "speed": _speed,
+            "a million requests": _million,
+            "A against A on kernels": _torch_false_alarms,
+        }
+    )
 
 
-def _noise() -> dict[str, float]:
-    return {"residual_share": RESIDUAL_SHARE, "drift_share": DRIFT_SHARE}
+def _measured(parts: dict[str, Callable[[], dict[str, Any]]]) -> dict[str, Any]:
+    """The figures of all parts, each said as soon as it is known, and the CPU time that each took."""
+    figures: dict[str, Any] = {"noise": {"residual_share": RESIDUAL_SHARE, "drift_share": DRIFT_SHARE}}
+    spent = {}
+    for name, measure in parts.items():
+        began = _cpu_s()
+        found = measure()
+        spent[name] = round(_cpu_s() - began, 1)
+        harness.say(f"{name}, {spent[name]} CPU s: {json.dumps(found)}")
+        figures |= found
+    return {**figures, "cpu_s": spent}
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and of those it waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _false_alarms(pool_runs: int) -> dict[str, Any]:
     """Labels other than "same" (no difference shown) in comparisons of equal arms, at 5 %."""
-    spec = experiment(AA)
-    pool = [run(spec, "baseline", 0, 10_000 + seed) for seed in range(pool_runs)]
+    case = Case(AA)
+    pool = [case.run("baseline", 0, 10_000 + seed) for seed in range(pool_runs)]
     fresh = pool_runs >= AA_COMPARISONS * 2 * PAIRS
     draw = random.Random(5)
     labels: list[str] = []
     for comparison in range(AA_COMPARISONS):
         at = comparison * 2 * PAIRS
         chosen = pool[at : at + 2 * PAIRS] if fresh else draw.sample(pool, 2 * PAIRS)
-        labels.append(decide(spec, _as_arms(chosen)).comparisons[0].gates[0].label)
+        labels.append(_gate(case.spec, _as_arms(chosen)).label)
+    exact = Case(AA, noise=False)
     return {
         "aa_labels_other_than_same": sum(label != "same" for label in labels),
         "aa_comparisons": len(labels),
         "aa_runs": {"pool_runs": pool_runs, "fresh": fresh},
+        "aa_without_noise": _gate(
+            exact.spec, _as_arms([exact.run("baseline", 0, seed) for seed in range(10)])
+        ).sentence,
     }
+
+
+def _gate(spec: ExperimentSpec, chosen: list[RunSummary]) -> Gate:
+    """What the primary metric's gate says of two arms."""
+    return decide(spec, chosen).comparisons[0].gates[0]
 
 
 def _torch_false_alarms(comparisons: int = TORCH_COMPARISONS) -> dict[str, Any]:
@@ -89,7 +119,7 @@ def _torch_false_alarms(comparisons: int = TORCH_COMPARISONS) -> dict[str, Any]:
     for comparison in range(comparisons):
         repeats = range(comparison * PAIRS, (comparison + 1) * PAIRS)
         chosen = [run for run in played.runs if run.repeat in repeats]
-        labels.append(decide(spec, chosen).comparisons[0].gates[0].label)
+        labels.append(_gate(spec, chosen).label)
     return {
         "aa_torch_labels_other_than_same": sum(label != "same" for label in labels),
         "aa_torch_comparisons": len(labels),
@@ -104,21 +134,24 @@ def _as_arms(chosen: list[RunSummary]) -> list[RunSummary]:
     ]
 
 
-def _effects(trials: int) -> dict[str, Any]:
-    """Right answers of each known effect."""
-    found: dict[str, list[Comparison]] = {}
+def _effects(count: int) -> dict[str, Any]:
+    """Right answers of each known effect in ``count`` trials."""
+    trials = Trials()
+    right: dict[str, int] = {}
+    won = 0
     for effect in EFFECTS:
-        harness.say(f"  {effect.name} ...")
-        spec = experiment(effect)
-        found[effect.name] = [answer(spec, effect, trial) for trial in range(trials)]
-    right = {effect.name: sum(is_right(effect, one) for one in found[effect.name]) for effect in EFFECTS}
-    droppers = [one for name in ("slow requests dropped", "queue limit drops requests") for one in found[name]]
+        case = Case(effect)
+        found = [trials.answer(case, trial) for trial in range(count)]
+        right[effect.name] = sum(is_right(effect, one) for one in found)
+        won += effect.drops and sum(one.decision == "accept" for one in found)
+        wrong = sorted({one.headline for one in found if not is_right(effect, one)})
+        harness.say(f"  {effect.name}: {right[effect.name]} of {count} right" + "".join(f"\n    {w}" for w in wrong))
     return {
-        "effect_trials": trials,
+        "effect_trials": count,
         "effect_3pct_right": right["step 3 percent longer"],
         "effect_10pct_right": right["step 10 percent longer"],
         "stall_right": right["stall of 2 s"],
-        "dropper_wins": sum(one.decision == "accept" for one in droppers),
+        "dropper_wins": won,
         "right_by_effect": right,
     }
 
@@ -131,14 +164,14 @@ def is_right(effect: Effect, found: Comparison) -> bool:
 
 def _speed() -> dict[str, float]:
     """Seconds to compare 200 runs: 100 pairs."""
-    spec = experiment(AA)
-    chosen = [run(spec, "baseline", 0, seed) for seed in range(2)]
+    case = Case(AA)
+    chosen = [case.run("baseline", 0, seed) for seed in range(2)]
     many = [
         chosen[place % 2].model_copy(update={"arm": "candidate" if place % 2 else "baseline", "repeat": place // 2})
         for place in range(200)
     ]
     began = time.perf_counter()
-    decide(spec, many)
+    decide(case.spec, many)
     return {"compare_200_runs_s": round(time.perf_counter() - began, 3)}
 
 
@@ -150,48 +183,64 @@ def _million() -> dict[str, float]:
         capture_output=True,
         text=True,
     )
-    seconds, peak_mib = done.stdout.split()
-    return {"summary_s_1m_requests": float(seconds), "peak_mib_1m_requests": float(peak_mib)}
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
 
 
 def million(requests: int = 1_000_000) -> None:
-    """Finalise a synthetic run, audited, take it to a verdict, and print seconds and peak MiB."""
+    """Finalise a synthetic run, audited, take it to a verdict, and print wall and CPU seconds and peak MiB."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         summary = finalise(waves(requests), folder=Path(folder), arm="a", repeat=0, tiers={"default": Tier()})
     assert summary.audit.passed, summary.audit.violations[:3]
     decide(experiment(AA), _as_arms([summary] * 2 * PAIRS))
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(round(time.perf_counter() - began, 1), round(peak_kib / 1024, 1))
+    figures = {
+        "summary_s_1m_requests": round(time.perf_counter() - began, 1),
+        "summary_cpu_s_1m_requests": round(time.process_time(), 1),
+        "peak_mib_1m_requests": round(peak_kib / 1024, 1),
+    }
+    print(json.dumps(figures))
 
 
 def waves(requests: int, width: int = 64, tokens: int = 8) -> Iterator[Record]:
-    """Records of requests served in waves of ``width``, each of 16 prompt and ``tokens`` output tokens."""
+    """Records of requests served in waves of ``width``, each of 16 prompt and ``tokens`` output tokens.
+
+    As a modelled run writes them: steps in which the same requests decode are one record.
+    """
     yield RunStarted(
         run="m", attempt=1, plan_digest="p", policy_digest="q", policy={"policy": "vllm_v1"},
         target={"modelled": {"noise": False}}, level="simulation", source="modelled", offered=requests,
         kv_blocks=4096, block_size=16, token_budget=8192,
     )  # fmt: skip
     now = step = 0
+    before: list[int] = []
     for first in range(0, requests, width):
-        wave = range(first, min(first + width, requests))
+        wave = list(range(first, min(first + width, requests)))
         for request in wave:
             yield Arrived(now, now, request, 16, tokens, "default", "default")
             yield Admitted(now, request, 0, 0, False, step)
-        for token in range(tokens):
-            grants = [
-                (request, 0, 0, 16, "prefill", 1, 0) if token == 0 else (request, 0, 15 + token, 1, "decode", 1, 0)
-                for request in wave
-            ]
-            step += 1
-            yield Step(
-                step, str(step), now, now + 1_000_000, grants, [("compute", "device", now, now + 1_000_000)], [],
-                2 * len(wave), 0, 4096 - 2 * len(wave), 0, len(wave), 0, 8192,
-            )  # fmt: skip
-            now += 1_000_000
+        prompts = [(request, 0, 0, 16, "prefill", 1, 0) for request in wave]
+        yield _steps(step, now, 1, running=len(wave), left=before, grants=prompts)
+        decoding = [(request, 0, 16) for request in wave]
+        yield _steps(step + 1, now + _STEP_NS, tokens - 1, running=len(wave), joined=decoding)
+        step += tokens
+        now += tokens * _STEP_NS
         for request in wave:
             yield Finished(now, request, "finished", "decode", "stop", tokens)
+        before = wave
     yield RunFinished(now, True, "done", step, 0)
+
+
+def _steps(number: int, planned_ns: int, count: int, *, running: int, **changes: Any) -> Steps:
+    """``count`` steps of `_STEP_NS` each, every running request holding two blocks."""
+    end = planned_ns + _STEP_NS
+    who = {"joined": [], "left": [], "grants": [], **changes}
+    return Steps(
+        id=number, planned_ns=planned_ns, available_ns=[end + more * _STEP_NS for more in range(count)], **who,
+        lanes=[("compute", "device", planned_ns, end)], stalled=[], kv_used=[2 * running] * count,
+        kv_cached=[0] * count, kv_free=[4096 - 2 * running] * count, waiting=0, running=running, paused=0, budget=8192,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

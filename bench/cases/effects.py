@@ -1,20 +1,23 @@
 """Experiments whose right answer is known, on the modelled target with its noise stream on."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scheduler_core.drive.driver import Driver
+from scheduler_core.evidence.expand import expand
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.policies.presets import Capacity, build_instance
+from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.policies.resolving import resolve
+from scheduler_core.sched.recorded import RecordedInstance
 from scheduler_core.sim.executor import SimulatedExecutor
+from scheduler_core.sim.recorded import RecordedDriver
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.target import Affine, Profile
 from scheduler_core.testing.builders import ListSink
+from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.records import Admitted, Finished, Record, RunStarted, Step
 from scheduler_core.types.time import NS_PER_S
 from scheduler_core.verdict.decide import decide
@@ -45,6 +48,7 @@ class Effect:
     shorter: float = 1.0
     transform: Transform | None = None
     names: str = ""
+    drops: bool = False
 
 
 def workload(changes: dict[str, Any]) -> dict[str, Any]:
@@ -74,14 +78,14 @@ def profile(slower: float = 1.0) -> Profile:
     )  # fmt: skip
 
 
-def experiment(effect: Effect, *, pairs: int = PAIRS) -> ExperimentSpec:
+def experiment(effect: Effect, *, pairs: int = PAIRS, noise: bool = True) -> ExperimentSpec:
     """The effect as an experiment: baseline continuous batching, candidate as declared."""
     return parse(
         ExperimentSpec,
         {
             "name": effect.name,
             "workload": workload(effect.workload),
-            "target": {"modelled": {"noise": True}},
+            "target": {"modelled": {"noise": noise}},
             "arms": {"baseline": effect.baseline, "candidate": effect.candidate},
             "repeats": pairs,
             "goal": effect.goal,
@@ -89,54 +93,76 @@ def experiment(effect: Effect, *, pairs: int = PAIRS) -> ExperimentSpec:
     )
 
 
-def run(spec: ExperimentSpec, arm: str, repeat: int, seed: int, effect: Effect | None = None) -> RunSummary:
-    """One run of ``arm``; the candidate of ``effect`` gets what the effect changes beyond its policy."""
-    plan = freeze(spec.workload)
-    changed = effect if effect is not None and arm != spec.baseline else None
-    requests = plan.requests
-    if changed is not None and changed.shorter < 1:
-        requests = tuple(replace(r, output_tokens=max(1, int(r.output_tokens * changed.shorter))) for r in requests)
-    policy = resolve(spec.arms[arm])
-    sink = ListSink()
-    sink.write(
-        RunStarted(
-            run=f"{arm}-{repeat}-{seed}", attempt=1, plan_digest=plan.digest, policy_digest=policy.digest(),
-            policy=policy.canonical(), target=spec.target.canonical(), level="simulation", source="modelled",
-            offered=len(requests), kv_blocks=KV_BLOCKS, block_size=policy.cache.block_size or 1,
-            token_budget=policy.batch.token_budget or 0,
-        )
-    )  # fmt: skip
-    Driver(
-        instance=build_instance(policy, Capacity(kv_blocks=KV_BLOCKS, model_length=4096)),
-        requests=requests,
-        executor=SimulatedExecutor(profile=profile(changed.slower if changed else 1.0), noise_seed=seed),
-        sink=sink,
-        stop=lambda: False,
-        prefix_block_size=plan.block_size,
-    ).run()
-    records = sink.records if changed is None or changed.transform is None else changed.transform(sink.records)
-    tiers, warmup = spec.workload.tiers, spec.workload.warmup_share
-    return summarise(records, arm=arm, repeat=repeat, tiers=tiers, warmup_share=warmup)
+class Case:
+    """An effect, frozen: the plan and the policies that all of its runs share."""
+
+    def __init__(self, effect: Effect, *, pairs: int = PAIRS, noise: bool = True) -> None:
+        self.effect = effect
+        self.spec = experiment(effect, pairs=pairs, noise=noise)
+        self.policies = {arm: resolve(policy) for arm, policy in self.spec.arms.items()}
+        self.plan = freeze(self.spec.workload)
+
+    def run(self, arm: str, repeat: int, seed: int) -> RunSummary:
+        """One run of ``arm`` under noise ``seed``; the candidate gets what the effect changes beyond its policy."""
+        changed = None if arm == self.spec.baseline else self.effect
+        requests = self.plan.requests
+        if changed is not None and changed.shorter < 1:
+            requests = tuple(replace(r, output_tokens=max(1, int(r.output_tokens * changed.shorter))) for r in requests)
+        records = self._play(arm, requests, profile(changed.slower if changed else 1.0), seed)
+        if changed is not None and changed.transform is not None:
+            records = changed.transform(list(expand(records)))
+        workload = self.spec.workload
+        return summarise(records, arm=arm, repeat=repeat, tiers=workload.tiers, warmup_share=workload.warmup_share)
+
+    def _play(self, arm: str, requests: Sequence[PlannedRequest], device: Profile, seed: int) -> list[Record]:
+        """Records of a run, steps of one make-up as one record each, as the product writes them of a modelled run."""
+        policy, target = self.policies[arm], self.spec.target
+        assert target.modelled is not None
+        sink = ListSink()
+        sink.write(
+            RunStarted(
+                run=f"{arm}-{seed}", attempt=1, plan_digest=self.plan.digest, policy_digest=policy.digest(),
+                policy=policy.canonical(), target=target.canonical(), level="simulation", source="modelled",
+                offered=len(requests), kv_blocks=KV_BLOCKS, block_size=policy.cache.block_size or 1,
+                token_budget=policy.batch.token_budget or 0,
+            )
+        )  # fmt: skip
+        RecordedDriver(
+            instance=RecordedInstance(build_policy(policy, Capacity(kv_blocks=KV_BLOCKS, model_length=4096))),
+            requests=requests,
+            executor=SimulatedExecutor(profile=device, noise_seed=seed if target.modelled.noise else None),
+            sink=sink,
+            stop=lambda: False,
+            prefix_block_size=self.plan.block_size,
+        ).run()
+        return sink.records
 
 
-def runs(spec: ExperimentSpec, effect: Effect, trial: int, repeats: range = range(PAIRS)) -> list[RunSummary]:
-    """Interleaved pairs of one trial, each run with a noise seed of its own."""
-    return [
-        run(spec, arm, repeat, (trial * MOST_PAIRS + repeat) * 2 + place, effect)
-        for repeat in repeats
-        for place, arm in enumerate(spec.arms)
-    ]
+class Trials:
+    """Trials of effects, each with runs of its own; effects of one baseline on one plan share its runs."""
 
+    def __init__(self) -> None:
+        self._baselines: dict[tuple[str, str, int], RunSummary] = {}
 
-def answer(spec: ExperimentSpec, effect: Effect, trial: int) -> Comparison:
-    """One trial to its verdict, by the product's own rule: further pairs only while a declared look can use them."""
-    found: list[RunSummary] = []
-    more: Further | None = Further(spec.first_pairs(), frozenset(spec.arms))
-    while more:
-        found += runs(spec, effect, trial, range(len(found) // 2, more.pairs))
-        verdict = decide(spec, found)
-        more = further(spec.goal.looks, more.pairs, verdict)
-    return verdict.comparisons[0]
+    def answer(self, case: Case, trial: int) -> Comparison:
+        """One trial to its verdict by the product's own rule: further pairs only while a declared look can use them."""
+        spec = case.spec
+        found: list[RunSummary] = []
+        more: Further | None = Further(spec.first_pairs(), frozenset(spec.arms))
+        while more:
+            for repeat in range(len(found) // 2, more.pairs):
+                seed = (trial * MOST_PAIRS + repeat) * 2
+                found += [self._baseline(case, repeat, seed), case.run("candidate", repeat, seed + 1)]
+            verdict = decide(spec, found)
+            more = further(spec.goal.looks, more.pairs, verdict)
+        return verdict.comparisons[0]
+
+    def _baseline(self, case: Case, repeat: int, seed: int) -> RunSummary:
+        arm = case.spec.baseline
+        key = case.plan.digest, case.policies[arm].digest(), seed
+        if key not in self._baselines:
+            self._baselines[key] = case.run(arm, repeat, seed)
+        return self._baselines[key]
 
 
 def stalled(records: list[Record], share: float = 0.05, stall_s: float = 2.0) -> list[Record]:
@@ -249,9 +275,10 @@ EFFECTS: tuple[Effect, ...] = (
            names="most often caused by stalled: held by policy"),
     Effect("one tier starved", ("tune", "reject"), {"primary": "ttft_p50_ms", "better_by": 0.05, "guard": {}},
            baseline=SMALL, candidate=PRIORITY, workload=TIERS, names="tier batch"),
-    Effect("slow requests dropped", ("reject",), TTFT, slower=0.8, transform=dropped, names="completion"),
+    Effect("slow requests dropped", ("reject",), TTFT, slower=0.8, transform=dropped, names="completion",
+           drops=True),
     Effect("queue limit drops requests", ("tune", "reject"), TTFT, workload=BUSY,
-           candidate={"policy": "vllm_v1", "batch": {"queue_limit": 1}}),
+           candidate={"policy": "vllm_v1", "batch": {"queue_limit": 1}}, drops=True),
     Effect("warm against cold cache", ("not comparable",), TTFT, transform=warm, names="prefix cache held"),
     Effect("early-stopping outputs", ("not comparable",), TTFT, shorter=0.7, names="output lengths differ"),
 )  # fmt: skip

@@ -4,14 +4,14 @@ It shares no arithmetic with the tables, so a fault in either shows. A run that 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest, pool_of
-from scheduler_core.evidence.audited_moves import MOVES, MovesAudit
+from scheduler_core.evidence.audited_moves import MOVES, Move, MovesAudit
 from scheduler_core.evidence.columns import Marks
 from scheduler_core.evidence.drafts import draft_faults
 from scheduler_core.evidence.expand import Lanes, lanes_of
@@ -66,6 +66,21 @@ class Audit:
 
     def __post_init__(self) -> None:
         self._moves = MovesAudit(self._open, self._instances, self._check, self._token)
+        self._takers: dict[type[Any], Callable[[Any], None]] = {
+            RunStarted: self._run_started,
+            Loaded: self._loaded,
+            Arrived: self._arrived,
+            Admitted: self._admitted,
+            Step: self._step,
+            Steps: self._stretch,
+            Preempted: self._preempted,
+            Paused: self._paused,
+            Resumed: self._resumed,
+            CacheReset: self._reset,
+            Finished: self._end,
+            RunFinished: self._run_finished,
+            **dict.fromkeys(MOVES, self._moved),
+        }
 
     @property
     def first_violation(self) -> str | None:
@@ -77,35 +92,9 @@ class Audit:
 
     def take(self, record: Record) -> None:
         """Replay one record."""
-        if isinstance(record, Steps):
-            self._stretch(record)
-        elif isinstance(record, Step):
-            self._step(record)
-        elif isinstance(record, Arrived):
-            self._arrived(record)
-        elif isinstance(record, MOVES):
-            self._state(record.request)
-            self._moves.take(record)
-        elif isinstance(record, Admitted):
-            self._admitted(record)
-        elif isinstance(record, Preempted):
-            self._preempted(record)
-        elif isinstance(record, Paused):
-            self._paused(record)
-        elif isinstance(record, Resumed):
-            self._resumed(record)
-        elif isinstance(record, CacheReset):
-            self._reset(record)
-        elif isinstance(record, Finished):
-            self._end(record)
-        elif isinstance(record, RunStarted):
-            self._started = record
-            self._moves.known = len(record.instances)
-        elif isinstance(record, RunFinished):
-            self._finished = record
-        elif isinstance(record, Loaded):
-            self._check("no negative duration", record.end_ns >= record.start_ns, "loaded", "took {} ns",
-                        record.end_ns - record.start_ns)  # fmt: skip
+        taker = self._takers.get(type(record))
+        if taker is not None:
+            taker(record)
 
     def report(self, requests: Requests, figures: dict[str, Figure]) -> AuditReport:
         """Check the sums over the whole run, the tables and the figures, and give the result."""
@@ -142,6 +131,21 @@ class Audit:
         self.found += 1
         if len(self.violations) < MOST_VIOLATIONS:
             self.violations.append(Violation(rule=rule, where=where, message=message.format(*numbers)))
+
+    def _run_started(self, record: RunStarted) -> None:
+        self._started = record
+        self._moves.known = len(record.instances)
+
+    def _run_finished(self, record: RunFinished) -> None:
+        self._finished = record
+
+    def _loaded(self, record: Loaded) -> None:
+        took_ns = record.end_ns - record.start_ns
+        self._check("no negative duration", took_ns >= 0, "loaded", "took {} ns", took_ns)
+
+    def _moved(self, record: Move) -> None:
+        self._state(record.request)
+        self._moves.take(record)
 
     def _arrived(self, record: Arrived) -> None:
         where = f"arrived request {record.request}"

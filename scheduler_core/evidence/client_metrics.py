@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
-from scheduler_core.evidence.metric import Better, Metric, absent
+from scheduler_core.evidence.columns import Ints
+from scheduler_core.evidence.metric import Better, Metric, absent, present
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Absence, Figure
+from scheduler_core.types.time import NS_PER_S
 
 
 def _client(name: str, unit: str, formula: str, better: Better) -> Metric:
@@ -25,6 +27,14 @@ def client_metrics() -> Iterable[Metric]:
     yield _client("client_cpu_s", "s", "CPU time of the load client", "none")
     yield _client("client_busiest_share", "share", "most of a core that one of its processes used in a second", "none")
     yield _client("client_lag_p99_ms", "ms", "p99 of how late its event loop ran, worst process", "none")
+
+
+def rate(times_ns: Ints) -> Figure:
+    """Requests per second of those sent at ``times_ns``, from the first to the last."""
+    span_ns = int(times_ns.max() - times_ns.min()) if len(times_ns) else 0
+    if span_ns <= 0:
+        return absent("requests/s", Absence.NOT_APPLICABLE, "fewer than two send times")
+    return present((len(times_ns) - 1) * NS_PER_S / span_ns, "requests/s", len(times_ns))
 
 
 def _device_metrics() -> Iterable[Metric]:

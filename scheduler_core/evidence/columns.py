@@ -27,9 +27,9 @@ class IntRows:
         """Add a row, one value per name in their order."""
         self._flat.extend(values)
 
-    def extend(self, *columns: Ints) -> None:
-        """Add rows given as columns of equal length, in the order of the names."""
-        self._flat.frombytes(np.column_stack(columns).astype(np.int64, copy=False).tobytes())
+    def extend(self, rows: Ints) -> None:
+        """Add rows given as an array of (row, name)."""
+        self._flat.frombytes(rows.tobytes())
 
     def take(self) -> dict[str, Ints]:
         """The rows so far as columns; there are none afterwards."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scheduler_core.evidence.columns import Codes
-from scheduler_core.evidence.layout import TakesColumns
+from scheduler_core.evidence.layout import GAP_INTS, TakesRows
 from scheduler_core.evidence.sweep import RANK, SEGMENTS, UNATTRIBUTED, StepTime
 from scheduler_core.evidence.timeline import CAUSE_DECODE, CAUSE_HOST, CAUSE_PREFILL_AHEAD, Reading, Timeline
 from scheduler_core.types.plan import Phase
@@ -19,6 +19,7 @@ from scheduler_core.types.time import Ns
 _LOST = RANK[UNATTRIBUTED]
 _DECODE = Phase.DECODE.value
 _KEPT = 1 << 16
+_WIDTH = 3
 
 
 class Crowd:
@@ -27,19 +28,19 @@ class Crowd:
     ``last_ns`` is when the tokens of the newest step were available: the last token of every member.
     """
 
-    def __init__(self, gaps: TakesColumns, causes: Codes) -> None:
+    def __init__(self, gaps: TakesRows, causes: Codes) -> None:
         self.members: dict[int, Timeline] = {}
         self.last_ns: Ns = 0
         self._gaps, self._causes = gaps, causes
         self._steps = self._first = 0  # number of steps; number of the first one that is remembered
         self._work: Ns = 0
         self._segments = [0] * len(SEGMENTS)
-        self._at, self._gap, self._cause = array("q"), array("q"), array("q")
+        self._past = array("q")  # of each step that is remembered: when it ended, the gap that it made, and its cause
 
     def enter(self, request: int, line: Timeline) -> None:
         """``request`` had a token in the newest step, not its first, and decodes along from the next one on."""
         line.settle()
-        line.along = Reading(self._steps, self._work, tuple(self._segments))
+        line.along = self._reading()
         self.members[request] = line
 
     def step(self, shape: StepTime, *, has_prefill: bool) -> None:
@@ -55,10 +56,8 @@ class Crowd:
         self._steps += 1
         self._work += shape.work_ns
         self.last_ns = shape.end_ns
-        self._at.append(shape.end_ns)
-        self._gap.append(gap)
-        self._cause.append(self._causes.code(cause))
-        if len(self._at) > 2 * _KEPT:
+        self._past.extend((shape.end_ns, gap, self._causes.code(cause)))
+        if len(self._past) > 2 * _KEPT * _WIDTH:
             self._forget()
 
     def release(self, request: int) -> None:
@@ -66,32 +65,31 @@ class Crowd:
         line = self.members.pop(request, None)
         if line is None:
             return
-        since, line.along = line.along, None
-        assert since is not None  # set by `enter`
-        steps = self._steps - since.steps
+        assert line.along is not None  # set by `enter`
+        steps = self._steps - line.along.steps
         if not steps:
+            line.along = None
             return
-        part = slice(since.steps - self._first, self._steps - self._first)
-        gaps, causes = np.array(self._gap[part]), np.array(self._cause[part])
-        tokens = np.arange(line.tokens, line.tokens + steps)
-        self._gaps.extend(np.full(steps, request), tokens, np.array(self._at[part]), gaps, causes)
-        longest = int(gaps.argmax())  # the first of equal ones
-        line.decoded_along(
-            steps,
-            self.last_ns,
-            self._work - since.work,
-            [now - before for now, before in zip(self._segments, since.segments, strict=True)],
-            (int(gaps[longest]), longest, self._causes.values[causes[longest]]),
-        )
+        past = np.frombuffer(self._past[(line.along.steps - self._first) * _WIDTH :], dtype=np.int64).reshape(steps, -1)
+        rows = np.empty((steps, len(GAP_INTS)), dtype=np.int64)
+        rows[:, 0] = request
+        rows[:, 1] = np.arange(line.tokens, line.tokens + steps)
+        rows[:, 2:] = past
+        self._gaps.extend(rows)
+        longest = int(past[:, 1].argmax())  # the first of equal ones
+        _, gap, cause = past[longest].tolist()
+        line.decoded_along(self._reading(), self.last_ns, (gap, longest, self._causes.values[cause]))
 
     def release_all(self, requests: Sequence[int]) -> None:
         """As `release`, for each of ``requests``."""
         for request in requests:
             self.release(request)
 
+    def _reading(self) -> Reading:
+        return Reading(self._steps, self._work, tuple(self._segments))
+
     def _forget(self) -> None:
         """Drop what no member was part of. O(members)."""
         oldest = min(line.along.steps for line in self.members.values() if line.along is not None)
-        for kept in (self._at, self._gap, self._cause):
-            del kept[: oldest - self._first]
+        del self._past[: (oldest - self._first) * _WIDTH]
         self._first = oldest

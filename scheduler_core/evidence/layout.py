@@ -33,15 +33,11 @@ class TakesRow(Protocol):
         """Add a row of integers in the table's column order."""
 
 
-class TakesColumns(Protocol):
-    """A growing table that takes many rows at once."""
-
-    def extend(self, *columns: Ints) -> None:
-        """Add rows given as columns of equal length, in the table's column order."""
-
-
-class TakesRows(TakesRow, TakesColumns, Protocol):
+class TakesRows(TakesRow, Protocol):
     """A growing table that takes a row or many."""
+
+    def extend(self, rows: Ints) -> None:
+        """Add rows given as an array of (row, column), in the table's column order."""
 
 
 @dataclass(frozen=True)

@@ -140,10 +140,10 @@ class SpillingTable:
         self._rows.append(*values)
         self._hold(1)
 
-    def extend(self, *columns: Ints) -> None:
-        """Add rows given as columns of equal length, in the order of the names."""
-        self._rows.extend(*columns)
-        self._hold(len(columns[0]))
+    def extend(self, rows: Ints) -> None:
+        """Add rows given as an array of (row, name)."""
+        self._rows.extend(rows)
+        self._hold(len(rows))
 
     def _hold(self, more: int) -> None:
         self._held += more

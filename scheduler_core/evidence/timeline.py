@@ -189,20 +189,22 @@ class Timeline:
         self._new_gap()
         return cause
 
-    def decoded_along(
-        self, steps: int, last_ns: Ns, work: Ns, segments: Sequence[Ns], longest: tuple[Ns, int, str]
-    ) -> None:
-        """The request got a token in each of ``steps`` steps up to ``last_ns``, all its time being in ``segments``.
+    def decoded_along(self, now: Reading, last_ns: Ns, longest: tuple[Ns, int, str]) -> None:
+        """The request got a token in each step from the reading at which it came along to ``now``, up to ``last_ns``.
 
-        ``longest`` is the longest of the gaps, its place among them, and its cause.
+        ``longest`` is the longest of the gaps, its place among them, and its cause. From here on it decodes alone.
         """
+        since, self.along = self.along, None
+        assert since is not None
+        steps = now.steps - since.steps
         gap, place, cause = longest
         if self.longest_gap is None or gap > self.longest_gap:
             self.longest_gap, self.longest_index, self.cause = gap, self.tokens + place, cause
         self.tokens += steps
         self.steps += steps
-        self.work += work
-        self.segments = [mine + theirs for mine, theirs in zip(self.segments, segments, strict=True)]
+        self.work += now.work - since.work
+        theirs = zip(self.segments, now.segments, since.segments, strict=True)
+        self.segments = [mine + after - before for mine, after, before in theirs]
         self.last_token = self.cursor = self.pending_end = last_ns
         self._new_gap()
 
@@ -252,11 +254,9 @@ class Timeline:
 
     def settle(self) -> None:
         """Account all pending steps."""
-        if len(self.pending) == 1 and self.pending[0][0].start_ns >= self.cursor:
+        if self._follows:
             shape, role = self.pending.pop()
-            self.segments[_LOST] += shape.start_ns - self.cursor
-            for rank, spent in shape.totals(role):
-                self.segments[rank] += spent
+            self._add_whole(shape, role, self.segments)
             self.cursor = shape.end_ns
         elif self.pending:
             self._sweep(self._pending_spans(), self.pending_end)
@@ -275,9 +275,23 @@ class Timeline:
         self.cursor = at_ns
         self.pending = [(shape, role) for shape, role in self.pending if shape.end_ns > at_ns]
 
+    @property
+    def _follows(self) -> bool:
+        """Whether one step is pending, and nothing of it is accounted for yet."""
+        return len(self.pending) == 1 and self.pending[0][0].start_ns >= self.cursor
+
+    def _add_whole(self, shape: StepTime, role: str, segments: list[Ns]) -> None:
+        """Add a step that follows, and what nobody knows of between, to ``segments``."""
+        segments[_LOST] += shape.start_ns - self.cursor
+        for rank, spent in shape.totals(role):
+            segments[rank] += spent
+
     def _segments_until(self, at_ns: Ns) -> list[Ns]:
         """What `segments` would be at ``at_ns``; pending steps stay pending, a later one may overlap them."""
         segments = list(self.segments)
+        if self._follows and self.pending_end == at_ns:
+            self._add_whole(*self.pending[0], segments)
+            return segments
         for rank, spent in total_by_rank(sweep(self._pending_spans(), self.cursor, at_ns)):
             segments[rank] += spent
         return segments

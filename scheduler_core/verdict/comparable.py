@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scheduler_core.evidence.schema import NOTES, RunSummary
 from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import Pair, changes_of
-from scheduler_core.verdict.wording import join
+from scheduler_core.verdict.wording import digits, join
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Output:
 FREE_LENGTHS = ("imported", "external_server")
 LENGTH_TOLERANCE = 0.02
 MOST_REASONS = 3
+RATE_TOLERANCE = 0.05
 
 Outputs = Callable[[str], Mapping[int, Output]]
 
@@ -39,7 +40,7 @@ def obstacles(pairs: Sequence[Pair], change: Difference, *, kind: str, outputs: 
     found = {
         "": [*_audits(pairs), *_void(pairs)],
         "R2": _nothing_served(pairs),
-        "R1": [*_plans(pairs), *_cache(pairs)],
+        "R1": [*_plans(pairs), *_rates(pairs), *_cache(pairs)],
         "R21": _fields(pairs),
         "R28": _targets(pairs),
         "R40": _machines(pairs),
@@ -93,6 +94,23 @@ def _plans(pairs: Sequence[Pair]) -> Iterator[str]:
                 f"repeat {base.repeat}: measured requests differ ({base.measured} of {base.offered} and "
                 f"{candidate.measured} of {candidate.offered})"
             )
+
+
+def _rates(pairs: Sequence[Pair]) -> Iterator[str]:
+    """The plan of an imported run has no times in it: what was asked at which rate is compared here."""
+    for base, candidate in pairs:
+        rates = [offered_rps(run) for run in (base, candidate) if run.level == "imported"]
+        if len(rates) < 2 or rates[0] is None or rates[1] is None:
+            continue
+        if abs(rates[1] - rates[0]) > RATE_TOLERANCE * rates[0]:
+            shown = f"{digits(rates[0])} and {digits(rates[1])} requests/s"
+            yield f"repeat {base.repeat}: the loads differ: requests were sent at {shown}"
+
+
+def offered_rps(run: RunSummary) -> float | None:
+    """At how many requests a second a run was asked; None where nobody set that."""
+    figure = run.metrics.get("offered_rps")
+    return None if figure is None else figure.value
 
 
 def _fields(pairs: Sequence[Pair]) -> Iterator[str]:
@@ -201,7 +219,7 @@ def identical_outputs(runs: Sequence[RunSummary], outputs: Outputs | None) -> st
     """In words: whether all runs of a plan gave the same tokens."""
     digests = {(run.plan_digest, run.outputs_digest) for run in runs}
     if all(run.outputs_digest is None for run in runs):
-        return "not applicable: this target makes no tokens"
+        return "not applicable: there are no token ids in the evidence"
     if len(digests) == len({run.plan_digest for run in runs}):
         return "equal in every run, token for token"
     ties = sum(run.ties for run in runs)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from scheduler_core.evidence.account import account
 from scheduler_core.evidence.schema import NOTES, RunSummary
 from scheduler_core.verdict import wording
-from scheduler_core.verdict.comparable import FREE_LENGTHS, completion, short
+from scheduler_core.verdict.comparable import FREE_LENGTHS, completion, offered_rps, short
 from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import Pair
 from scheduler_core.verdict.question import Question
@@ -38,7 +38,8 @@ def conditions(question: Question, pairs: Sequence[Pair], change: Difference, *,
     )
     found += _single_instance(pairs)
     digests = sorted({short(pair[0].plan_digest) for pair in pairs})
-    found.append(f"traffic: plan {', '.join(digests)}, {run.measured} measured of {run.offered} requests per run")
+    asked = f"{run.measured} measured of {run.offered} requests per run{_rate(pairs)}"
+    found.append(f"traffic: plan {', '.join(digests)}, {asked}")
     found += _prefix_hits(pairs, change)
     if exact:
         found.append("the model ran without noise: figures are exact, there is no interval")
@@ -61,6 +62,15 @@ def conditions(question: Question, pairs: Sequence[Pair], change: Difference, *,
             "censored quantiles, in which an unfinished request is infinitely late"
         )
     return [*found, *_took_effect(pairs, change)]
+
+
+def _rate(pairs: Sequence[Pair]) -> str:
+    """At which rate requests were sent, where a client says so; repeats may have several."""
+    rates = [rate for pair in pairs if (rate := offered_rps(pair[0])) is not None]
+    if not rates:
+        return ""
+    slowest, fastest = wording.digits(min(rates)), wording.digits(max(rates))
+    return f", sent at {slowest if slowest == fastest else f'{slowest} to {fastest}'} requests/s"
 
 
 def _prefix_hits(pairs: Sequence[Pair], change: Difference) -> list[str]:

@@ -29,7 +29,9 @@ def rule(primary: Gate, guards: Sequence[Gate], *, pairs: int, exact: bool) -> R
         return Ruling(Decision.TUNE, f"evidence is missing for {join(missing)}", tuple(missing))
     if pairs < LEAST_PAIRS and not exact:
         plural = "" if pairs == 1 else "s"
-        return Ruling(Decision.TUNE, f"{pairs} pair{plural} of runs, at least {LEAST_PAIRS} are needed")
+        return Ruling(
+            Decision.TUNE, f"not enough evidence: {pairs} pair{plural} of runs, at least {LEAST_PAIRS} are needed"
+        )
     if primary.state == "failed":
         if primary.label == "worse":
             return Ruling(Decision.REJECT, f"{primary.metric} is worse", (primary.metric,))

@@ -171,7 +171,7 @@ def _widened(arm: ArmCapacity, bias: float) -> ArmPrediction:
 def _contest(sweep: SweepVerdict) -> Contest:
     gate = sweep.gates[0] if sweep.gates else None
     assert sweep.candidate is not None  # the caller leaves sensitivities out
-    if gate is None or gate.change is None:
+    if gate is None or gate.change is None or gate.label == "undecided":  # one pair alone shows no spread
         return Contest(candidate=sweep.candidate, label="undecided", change=None, low=None, high=None)
     interval = gate.interval
     low, high = (gate.change, gate.change) if interval is None else (interval.low, interval.high)

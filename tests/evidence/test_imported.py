@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.evidence.imported.matched import matched
-from scheduler_core.evidence.imported.measured import fill_absent
+from scheduler_core.evidence.imported.measured import Measured, MeasuredRun, fill_absent
 from scheduler_core.evidence.imported.readers import READERS, read_measured
 from scheduler_core.evidence.imported.summary import imported_summary
 from scheduler_core.evidence.schema import Absence
@@ -76,6 +76,21 @@ def test_one_stream_reads_the_same_from_every_tool(tool: str, tmp_path: Path) ->
     assert summary.metrics["pool_utilisation"].absence is Absence.NOT_MEASURED
     gaps = {"vllm-bench", "sglang-bench", "aiperf", "inference-perf"}
     assert (summary.metrics["longest_gap_max_ms"].value == pytest.approx(200)) == (tool in gaps)
+
+
+@pytest.mark.parametrize(
+    ("users", "sent_s", "rate"), [(4, None, None), (1, None, None), (4, 0.03, 33.3), (1, 0.2, 5.0)]
+)
+def test_the_rate_is_that_of_a_schedule(users: int, sent_s: float | None, rate: float | None) -> None:
+    """Requests of 100 ms, of 4 or 1 users who ask again 2 ms after an answer, or sent every 30 or 200 ms regardless.
+
+    At one each 200 ms no two are on their way at once, as with one user, but each is sent long after the last answer.
+    """
+    times = [0.102 * (place // users) if sent_s is None else sent_s * place for place in range(40)]
+    run = MeasuredRun("t", tuple(Measured(at, 10, 5, 0.05, 0.1) for at in times))
+    offered = imported_summary(run, name="r", arm="a").metrics["offered_rps"]
+    assert offered.value == (None if rate is None else pytest.approx(rate, rel=0.01))
+    assert (offered.absence is Absence.NOT_APPLICABLE) == (rate is None)
 
 
 def test_chunks_of_several_tokens_are_no_token_gaps(tmp_path: Path) -> None:

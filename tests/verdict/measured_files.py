@@ -7,7 +7,7 @@ from pathlib import Path
 REQUESTS = 120
 
 
-def bench_file(path: Path, *, ttft_s: float, seed: int, failed: int = 0) -> Path:
+def bench_file(path: Path, *, ttft_s: float, seed: int, failed: int = 0, rate_rps: float = 10) -> Path:
     """Saved by vLLM's serving benchmark: 5 output tokens each 20 ms apart, TTFT near ``ttft_s`` with 5 % jitter."""
     draw = random.Random(seed)
     ttfts = [ttft_s * (1 + draw.gauss(0, 0.05)) for _ in range(REQUESTS)]
@@ -19,7 +19,7 @@ def bench_file(path: Path, *, ttft_s: float, seed: int, failed: int = 0) -> Path
         "ttfts": ttfts,
         "itls": [[0.02] * 4 for _ in range(REQUESTS)],
         "errors": ["" if ttft else "HTTP 500" for ttft in ttfts],
-        "start_times": [place / 10 for place in range(REQUESTS)],
+        "start_times": [place / rate_rps for place in range(REQUESTS)],
     }
     path.write_text(json.dumps(data))
     return path

@@ -77,6 +77,14 @@ def test_an_arm_that_drops_requests_never_wins(tmp_path: Path) -> None:
     assert "completion falls from 100.0 % to 75.0 %" in found.headline
 
 
+def test_files_of_different_loads_are_not_comparable(tmp_path: Path) -> None:
+    arms = two_arms(tmp_path, factor=0.6)
+    bench_file(arms["candidate"][0], ttft_s=0.1, seed=0, rate_rps=2)
+    judged = judge(tmp_path, arms).verdict
+    found = "R1: repeat 0: the loads differ: requests were sent at 10 and 2 requests/s"
+    assert (judged.comparisons[0].obstacles, judged.exit_code) == ([found], 30)
+
+
 def test_one_file_each_is_too_little_and_unpaired_repeats_are_said(tmp_path: Path) -> None:
     arms = two_arms(tmp_path, factor=0.6, repeats=2)
     judged = judge(tmp_path, {"baseline": arms["baseline"], "candidate": arms["candidate"][:1]})

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from bench.cases.effects import EFFECTS, Effect, answer, experiment
+from bench.cases.effects import EFFECTS, Case, Effect, Trials
 from bench.verdict import AA, is_right
 
 
 @pytest.mark.parametrize("effect", EFFECTS, ids=lambda effect: effect.name)
 def test_right_answer(effect: Effect) -> None:
-    found = answer(experiment(effect), effect, trial=0)
+    found = Trials().answer(Case(effect), trial=0)
     assert is_right(effect, found), found.headline
 
 
@@ -20,6 +20,6 @@ def test_a_against_a_twenty_times() -> None:
     Each comparison has runs of its own: five pairs of one policy, every run with a noise seed of its own.
     """
     same = replace(AA, workload={"requests": 25})
-    spec = experiment(same)
-    labels = [answer(spec, same, trial).gates[0].label for trial in range(20)]
+    case, trials = Case(same), Trials()
+    labels = [trials.answer(case, trial).gates[0].label for trial in range(20)]
     assert sum(label != "same" for label in labels) <= 3, labels

@@ -85,6 +85,18 @@ def test_what_a_measurement_says(new: Any, ratio: Any, winner: str) -> None:
     assert "2026-11-30T12:00:00" in said[0] and "(+11.1 %, intervals meet)" in said[1]
 
 
+def test_one_pair_confirms_nothing() -> None:
+    """It has a ratio and no interval, as an exact answer has; but its gate says that nothing is decided."""
+    found = swept((1.7, 1.8, 1.9), (2.3, 2.4, 2.5), (0.1, 0.25))
+    (sweep,) = found.sweeps
+    gates = [sweep.gates[0].model_copy(update={"interval": None, "label": label}) for label in ("undecided", "better")]
+    single, exact = (
+        compare(PREDICTED, found.model_copy(update={"sweeps": [sweep.model_copy(update={"gates": [gate]})]}))
+        for gate in gates
+    )
+    assert (single.winner, exact.winner) == ("undecided", "confirmed")
+
+
 def test_intervals_that_lie_apart_are_said_to() -> None:
     outcome = compare(PREDICTED, swept((1.0, 1.1, 1.2), (2.3, 2.4, 2.5), (0.9, 1.5)))
     assert (outcome.winner, outcome.arms[0].held, outcome.arms[1].held) == ("confirmed", False, True)

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from scheduler_core.evidence.client.fold import ClientFold
 from scheduler_core.evidence.client.observations import Observations
-from scheduler_core.evidence.columns import Ints
+from scheduler_core.evidence.client_metrics import rate
 from scheduler_core.evidence.metric import absent, present
 from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Absence, Figure
-from scheduler_core.types.time import NS_PER_MS, NS_PER_S, Ns
+from scheduler_core.types.time import NS_PER_MS, Ns
 
 # Fields and figures that a client's own stamps can give.
 MEASURABLE = ("ttft", "tpot", "tpot_steady", "longest_gap", "e2e", "itl", "chunk_gap", "send_delay")
@@ -154,11 +154,4 @@ def _of_sending(tables: RunTables) -> dict[str, Figure]:
     tried = requests.measured & (requests.rows["tries"] > 0)
     due = requests.rows["arrival_ns"][requests.measured]
     sent = (requests.rows["arrival_ns"] + requests.rows["send_delay_ns"])[tried]
-    return {"offered_rps": _rate(due), "sent_rps": _rate(sent)}
-
-
-def _rate(times_ns: Ints) -> Figure:
-    span_ns = int(times_ns.max() - times_ns.min()) if len(times_ns) else 0
-    if span_ns <= 0:
-        return absent("requests/s", Absence.NOT_APPLICABLE, "fewer than two send times")
-    return present((len(times_ns) - 1) * NS_PER_S / span_ns, "requests/s", len(times_ns))
+    return {"offered_rps": rate(due), "sent_rps": rate(sent)}

@@ -1,9 +1,13 @@
 """What any load tool measured of one request, in one shape."""
 
 import hashlib
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from scheduler_core.types.reasons import Outcome
+
+_RIGHT_AFTER = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,18 @@ class MeasuredRun:
         """Digest over the prompt lengths in order: equal for two systems that were asked the same."""
         text = ",".join(str(request.prompt_tokens) for request in self.requests)
         return hashlib.blake2b(f"imported|{text}".encode(), digest_size=16).hexdigest()
+
+    def sent_on_answers(self) -> bool:
+        """Whether requests were sent as others ended, by a fixed number of users, and not at times of a schedule.
+
+        With as many users as were ever on their way at once, request i + users is sent right after the i-th end.
+        """
+        arrivals = sorted(request.arrival_s for request in self.requests)
+        took = [request.e2e_s or 0.0 for request in self.requests]
+        ends = sorted(request.arrival_s + length for request, length in zip(self.requests, took, strict=True))
+        users = max(sent - bisect_right(ends, at_s) for sent, at_s in enumerate(arrivals, start=1))
+        waits = [sent - ended for sent, ended in zip(arrivals[users:], ends, strict=False)]
+        return 2 * len(waits) >= len(arrivals) and median(waits) <= _RIGHT_AFTER * median(took)
 
 
 def in_order(

@@ -8,11 +8,13 @@ import numpy as np
 
 from scheduler_core.evidence.audit import Audit
 from scheduler_core.evidence.bootstrap import within_run_errors
+from scheduler_core.evidence.client_metrics import rate
 from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.formulas import by_tool
 from scheduler_core.evidence.imported.measured import Measured, MeasuredRun
 from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels
 from scheduler_core.evidence.lint import linted
+from scheduler_core.evidence.metric import absent
 from scheduler_core.evidence.metrics import METRICS
 from scheduler_core.evidence.requests import Floats, Maker, Requests
 from scheduler_core.evidence.run_tables import RunTables, StepTotals
@@ -57,7 +59,8 @@ def imported_summary(
     """Summary of a run measured elsewhere, level and source ``imported``."""
     tables = _tables(run, name, tiers or {"default": Tier()})
     requests = tables.requests
-    figures = _figures(tables, gaps=any(request.token_gaps_s for request in run.requests))
+    gaps = any(request.token_gaps_s for request in run.requests)
+    figures = _figures(tables, gaps=gaps, scheduled=not run.sent_on_answers())
     counts = {outcome.value: sum(r.outcome is outcome for r in run.requests) for outcome in Outcome}
     summary = RunSummary(
         run=name,
@@ -92,11 +95,21 @@ def imported_summary(
     return linted(summary)
 
 
-def _figures(tables: RunTables, *, gaps: bool) -> dict[str, Figure]:
+def _offered(tables: RunTables, *, scheduled: bool) -> Figure:
+    """The rate of intended send times, where they were anyone's intention."""
+    if not scheduled:
+        return absent("requests/s", Absence.NOT_APPLICABLE, "each request was sent when another had ended")
+    return rate(tables.requests.rows["arrival_ns"])
+
+
+def _figures(tables: RunTables, *, gaps: bool, scheduled: bool) -> dict[str, Figure]:
     """Registry figures that the file can give; the rest as not measured, gaps too where chunks hid them."""
     queue = isinstance(tables.requests, ImportedRequests) and tables.requests.queue_measured
     figures = {}
     for name, metric in METRICS.items():
+        if name == "offered_rps":
+            figures[name] = _offered(tables, scheduled=scheduled)
+            continue
         stem = name.rpartition("_p")[0] or name
         of_gaps = name.startswith(("longest_gap", "itl", "tpot_steady", "decode_jitter", "stall_share"))
         known = name in RUN_FIGURES or stem in MEASURABLE or name.startswith(tuple(f"{m}_mean" for m in MEASURABLE))
