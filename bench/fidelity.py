@@ -164,10 +164,10 @@ class Errors:
         return round(sum(predicted for predicted, _ in pairs) / sum(measured for _, measured in pairs) - 1, 4)
 
     def _error_of_medians(self, name: str) -> float | None:
-        if not self._pairs[name]:
+        pairs = self._pairs[name]
+        if not pairs:
             return None
-        predicted, measured = (median(side) for side in zip(*self._pairs[name], strict=True))
-        return round(predicted / measured - 1, 4)
+        return round(median(predicted for predicted, _ in pairs) / median(measured for _, measured in pairs) - 1, 4)
 
     def _spread(self, name: str) -> float | None:
         values = [measured for _, measured in self._pairs[name]]
