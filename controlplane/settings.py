@@ -197,7 +197,6 @@ RUN_DISPATCH_AHEAD = int(env.number("HEADWAY_DISPATCH_AHEAD", 2))  # unclaimed m
 RUN_QUEUE_LIMIT = int(env.number("HEADWAY_QUEUE_LIMIT", 500))  # waiting runs per person
 RUN_EVIDENCE_MAX_BYTES = int(env.number("HEADWAY_EVIDENCE_MAX_MB", 2048)) * 1024 * 1024  # per attempt
 RUN_SAMPLES_MAX = int(env.number("HEADWAY_SAMPLES_MAX", 200_000))  # live samples kept per attempt
-QUICK_PROBE_S = env.number("HEADWAY_QUICK_PROBE_S", 60)
 WORKER_DEAD_AFTER = timedelta(seconds=env.number("HEADWAY_WORKER_DEAD_S", 20))
 
 AUTH_USER_MODEL = "accounts.User"

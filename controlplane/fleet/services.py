@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.utils import timezone
 
@@ -133,7 +132,7 @@ def start_probe(*, owner: User, name: str, server: object, policy: object = None
         title=f"Calibration {name}: {where}",
         job={
             "name": name, "server": read.canonical(), "policy": stated.canonical(), "quick": quick,
-            "quick_probe_s": settings.QUICK_PROBE_S, "wall_limit_s": PROBE_LIMIT_S,
+            "wall_limit_s": PROBE_LIMIT_S,
         },
         device_kind=device_kind_of(spec.TargetSpec(server=read)),
         plan=None,

@@ -26,6 +26,7 @@ from scheduler_core.types.errors import HeadwayError
 
 _QUICK_S = 8.0
 _PROPER_S = 40.0
+_QUICK_PROBE_S = 60.0
 _PROPER_PROBE_S = 420.0  # with the server's start not counted, ten minutes at most
 _REPORT_EVERY_S = 0.5
 _log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ def run_job(path: Path) -> int:
 
 
 def _server(job: CalibrationJob) -> _Work:
-    seconds = job.quick_probe_s if job.quick else _PROPER_PROBE_S
+    seconds = _QUICK_PROBE_S if job.quick else _PROPER_PROBE_S
 
     def measure(progress: Progress, stop: Stop) -> Profile:
         from gpu_runner.calibrate.probe.probe import calibrate_server

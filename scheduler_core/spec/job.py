@@ -72,7 +72,6 @@ class CalibrationJob(Spec):
     )
     access: Access | None = Field(None, description="Of a server: how it is reached.")
     quick: bool = Field(False, description="Fewer measured steps, for sizing a demo rather than for planning.")
-    quick_probe_s: PositiveFloat = Field(60.0, description="Of a server: how long a quick probe takes.")
     workdir: str
     wall_limit_s: PositiveFloat = 600.0
 

@@ -34,7 +34,7 @@ ARMS = {
 EXPERIMENT: dict[str, Any] = {
     "name": "two budgets",
     "workload": {
-        "arrivals": {"constant": {"rate_rps": 6}},
+        "arrivals": {"constant": {"rate_rps": 10}},
         "lengths": {"prompt": {"fixed": 200}, "output": {"fixed": 6}},
         "requests": 40,
         "tiers": {"default": {"ttft_ms": 400}},
@@ -42,8 +42,8 @@ EXPERIMENT: dict[str, Any] = {
     "target": {"server": {"launch": "mine", "client": {"late_ms": 10_000, "self_test_s": 0}}},
     "arms": ARMS,
     "baseline": "wide",
-    "repeats": 1,
-    "sweep": {"loads": [6, 40, 250]},
+    "repeats": 2,
+    "sweep": {"loads": [10, 40, 250]},
 }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def launch_file(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def visitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
     folder = tmp_path_factory.mktemp("servers")
-    stack = Stack(folder / "home", HEADWAY_LAUNCH_FILE=str(launch_file(folder)), HEADWAY_QUICK_PROBE_S="20")
+    stack = Stack(folder / "home", HEADWAY_LAUNCH_FILE=str(launch_file(folder)))
     try:
         stack.wait_ready()
         with Visitor.of(stack.port, stack.said()) as signed_in:
@@ -100,14 +100,12 @@ def test_a_launched_server_is_probed_predicted_and_measured(visitor: Visitor) ->
     ended = wait_study(visitor, study["id"], within_s=500)
     assert ended["status"] == "ended", ended["reason"]
     predicted, outcome = ended["prediction"]["prediction"], ended["prediction"]["outcome"]
+    assert predicted["sentence"].endswith("wide carries most")
     measured = visitor.rest.get(f"/experiments/{ended['stages'][1]['experiment']}")
     assert predicted["written_at"] <= min(run["created_at"] for run in measured["runs"])
-    # On a busy test machine the mock is later than its clock says, both arms alike: who carries more stays.
-    wide, narrow = (next(arm for arm in outcome["arms"] if arm["arm"] == name) for name in ("wide", "narrow"))
-    for side in ("predicted", "measured"):
-        assert wide[side]["capacity"] > 2 * narrow[side]["capacity"], outcome["arms"]
-    assert outcome["winner"] == "undecided"  # one pair shows no spread, so nothing is confirmed by it
+    # On a busy test machine the mock is later than its clock says, both arms alike: who wins stays.
+    assert outcome["winner"] == "confirmed" and {arm["arm"] for arm in outcome["arms"]} == {"wide", "narrow"}
     shown = visitor.run(measured["runs"][0]["id"])["summary"]
     assert shown["deployment"]["server"] == "vllm" and shown["metrics"]["model_load_ms"]["value"] > 0
     page = visitor.pages.get(f"/studies/{study['id']}/").text
-    assert "before anything was measured" in page and wide["sentence"] in page
+    assert "before anything was measured" in page and "Confirmed" in page
