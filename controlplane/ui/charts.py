@@ -90,12 +90,30 @@ POOL_CHARTS = (
     ("pool-kv", "KV used, by pool", "%", "kv_used_share", 100.0),
     ("pool-running", "Running requests, by pool", "requests", "running", 1.0),
     ("pool-waiting", "Waiting requests, by pool", "requests", "waiting", 1.0),
+    ("pool-on", "Instances that are on, by pool", "instances", "on", 1.0),
+)
+MOVE_CHARTS = (
+    ChartSpec(
+        "moves",
+        "Requests between instances, and handoffs that fell back",
+        "count",
+        (Line("on_the_way", "on the way", 1), Line("fallbacks", "fallbacks so far", 5)),
+    ),
+    ChartSpec("links", "KV moved over links", "MB/s", (Line("moved_bytes_per_s", "moved", 3, 1e-6),)),
+    ChartSpec(
+        "changes",
+        "Instances started, drained, lent or moved so far",
+        "count",
+        (Line("instance_changes", "changes", 2),),
+    ),
 )
 
 
 def chart_data(groups: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The charts as plain data; with ``groups`` of a cluster's instances also those by pool, for the first six."""
-    return [asdict(chart) for chart in (*CHARTS, *_pool_charts(groups[:MOST_GROUPS]))]
+    """The charts as plain data; with ``groups`` of a cluster's instances also those by pool, for the first six, and
+    what moves between them."""
+    moves = MOVE_CHARTS if groups else ()
+    return [asdict(chart) for chart in (*CHARTS, *_pool_charts(groups[:MOST_GROUPS]), *moves)]
 
 
 def _pool_charts(groups: Sequence[str]) -> Iterator[ChartSpec]:

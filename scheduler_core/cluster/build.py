@@ -1,16 +1,25 @@
 """From a policy's section ``pools`` and a target's topology to a cluster."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler_core.cluster.cluster import Cluster, Means, Member
-from scheduler_core.cluster.handoff import Handoffs, Ways
+from scheduler_core.cluster.borrowing import Borrowing
+from scheduler_core.cluster.cluster import Cluster
+from scheduler_core.cluster.disposition import Ways
+from scheduler_core.cluster.doors import Doors
+from scheduler_core.cluster.handoff import Handoffs
+from scheduler_core.cluster.isolation import Isolation, TierGround
+from scheduler_core.cluster.leases import Leases
 from scheduler_core.cluster.links import Links
 from scheduler_core.cluster.load import Load
+from scheduler_core.cluster.members import Means, Member
 from scheduler_core.cluster.migration import Ground, MigrationRules, Migrations, Pick
 from scheduler_core.cluster.outages import Outage, Outages
+from scheduler_core.cluster.pools import Pool, Pools
 from scheduler_core.cluster.prefixes import PrefixIndex
+from scheduler_core.cluster.rebalancing import Balance, Rebalancer, RebalanceRules
 from scheduler_core.cluster.refusal import Pace, Refusal
+from scheduler_core.cluster.relief import Relief, ReliefRules
 from scheduler_core.cluster.router import (
     Estimate,
     FewestTokens,
@@ -25,13 +34,13 @@ from scheduler_core.cluster.router import (
     TwoChoices,
 )
 from scheduler_core.cluster.rules import Action, Emitter, Faults, Move, Reserve, Rules
-from scheduler_core.cluster.scaling import ScaleRules
+from scheduler_core.cluster.scaling import Pressure, Scaler, ScaleRules, Yard
 from scheduler_core.policies.presets import Capacity, build_instance
 from scheduler_core.policies.resolving import resolve
 from scheduler_core.sched.instance import Instance
 from scheduler_core.spec.events import EventsSpec
 from scheduler_core.spec.policy import PolicySpec
-from scheduler_core.spec.pools import PoolsSection
+from scheduler_core.spec.pools import PoolsSection, Scaling
 from scheduler_core.spec.topology import Topology
 from scheduler_core.types.time import NS_PER_US, ns_from_ms, ns_from_s
 
@@ -79,20 +88,35 @@ def build_cluster(spec: PolicySpec, site: Site, seats: Seats = _seat) -> Cluster
         latency_ns=round(site.topology.link_latency_us * NS_PER_US),
         shared=site.topology.link_shared,
     )
-    prefill = frozenset(full.pools.prefill or ()) if full.pools.layout == "split" else frozenset()
-    entries = [index for index, member in enumerate(members) if member.group in prefill]
-    decoders = [index for index, member in enumerate(members) if member.group not in prefill]
-    ways = Ways(*_ground(members, links), decoders, site.estimate)
+    pools, isolation = _pools(full.pools, members), _isolation(full.pools, members)
+    entries, decoders = pools.of(Pool.PREFILL), pools.of(Pool.DECODE, Pool.MIXED)
+    ways = Ways(*_ground(members, links), decoders, site.estimate, isolation)
+    handoffs = _handoffs(full.pools, ways, site) if entries else None
     means = Means(
         links=links,
-        handoffs=_handoffs(full.pools, ways, site) if entries else None,
+        handoffs=handoffs,
+        borrowing=_borrowing(full.pools, pools, router, members),
         migrations=_migrations(full.pools, Ground(*_ground(members, links)), site),
         refusal=_refusal(full.pools, site, entries or decoders, decoders if entries else ()),
-        scaling=None if entries else _scaling(full.pools, site),
-        outages=_outages(full.pools, site),
+        isolation=isolation,
+        relief=_relief(full.pools, members, links, site),
         takes_over=full.pools.on_death != "fail",
     )
-    return Cluster(members, router, entries=entries, means=means, look_every_ns=look_every_ns)
+    floor = Floor(members, pools, site, handoffs)
+    doors = Doors(pools, _scalers(full.pools, floor), _rebalancer(full.pools, floor), _outages(full.pools, site))
+    return Cluster(members, router, doors=doors, means=means, look_every_ns=look_every_ns)
+
+
+def _pools(pools: PoolsSection, members: Sequence[Member]) -> Pools:
+    if pools.layout != "split":
+        return Pools([Pool.MIXED] * len(members))
+    return Pools([Pool.PREFILL if member.group in (pools.prefill or ()) else Pool.DECODE for member in members])
+
+
+def _borrowing(section: PoolsSection, pools: Pools, router: Router, members: list[Member]) -> Borrowing | None:
+    if section.layout != "split" or section.borrow_tokens is None:
+        return None
+    return Borrowing(pools, router, [_kv_tokens(member) for member in members], section.borrow_tokens)
 
 
 def _ground(members: list[Member], links: Links) -> tuple[list[Instance], list[Load], Links]:
@@ -141,12 +165,84 @@ def _refusal(pools: PoolsSection, site: Site, entries: Sequence[int], decoders: 
     return Refusal(promises, site.estimate, site.pace, entries, decoders)
 
 
-def _scaling(pools: PoolsSection, site: Site) -> ScaleRules | None:
-    rules = pools.scale
-    if rules is None:
+def _isolation(section: PoolsSection, members: Sequence[Member]) -> Isolation | None:
+    if section.tiers is None:
         return None
+
+    def those(groups: Collection[str]) -> frozenset[int]:
+        return frozenset(index for index, member in enumerate(members) if member.group in groups)
+
+    tiers = {
+        name: TierGround(those(tier.groups), those(tier.overflow or ()), tier.overflow_at if tier.overflow else 0.0)
+        for name, tier in section.tiers.items()
+    }
+    named = {group for tier in section.tiers.values() for group in tier.groups}
+    return Isolation(tiers, those({member.group for member in members} - named))
+
+
+def _relief(section: PoolsSection, members: Sequence[Member], links: Links, site: Site) -> Relief | None:
+    asked = section.transfer
+    if asked is None:
+        return None
+    rules = ReliefRules(ns_from_ms(asked.wait_ms), ns_from_s(asked.window_s), ns_from_s(asked.every_s))
+    return Relief([member.instance for member in members], links, site.estimate, rules)
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What pools grow, shrink and change on."""
+
+    members: Sequence[Member]
+    pools: Pools
+    site: Site
+    handoffs: Handoffs | None
+
+    def idle(self, member: int) -> bool:
+        """Whether nobody is at an instance, nor has a place there."""
+        return not self.members[member].instance.open_requests()
+
+    def homeless(self) -> tuple[int, int]:
+        """Requests to be decoded that have no place where they will, and their KV tokens."""
+        return (0, 0) if self.handoffs is None else self.handoffs.homeless()
+
+
+def _scalers(section: PoolsSection, floor: Floor) -> list[Scaler]:
+    asked = {Pool.MIXED: section.scale, Pool.PREFILL: section.scale_prefill, Pool.DECODE: section.scale_decode}
+    loads = [member.load for member in floor.members]
+    scalers: list[Scaler] = []
+    for pool, rules in asked.items():
+        members = floor.pools.of(pool)
+        if rules is not None and members:
+            outside = (lambda: floor.homeless()[0]) if pool is Pool.DECODE else (lambda: 0)
+            yard = Yard(members, loads, floor.idle, floor.site.estimate, outside)
+            scalers.append(Scaler(yard, _scale_rules(rules, floor.site)))
+    return scalers
+
+
+def _rebalancer(section: PoolsSection, floor: Floor) -> Rebalancer | None:
+    asked = section.rebalance
+    if asked is None or floor.handoffs is None:
+        return None
+    balance = Balance(
+        loads=[member.load for member in floor.members],
+        capacity=[_kv_tokens(member) for member in floor.members],
+        estimate=floor.site.estimate,
+        idle=floor.idle,
+        outside=lambda: floor.homeless()[1],
+    )
+    rules = RebalanceRules(
+        prefill_wait_ns=ns_from_ms(asked.prefill_wait_ms),
+        decode_kv_share=asked.decode_kv_share,
+        window_ns=ns_from_s(asked.window_s),
+        every_ns=ns_from_s(asked.every_s),
+        cooldown_ns=ns_from_s(asked.cooldown_s),
+    )
+    return Rebalancer(floor.pools, balance, rules)
+
+
+def _scale_rules(rules: Scaling, site: Site) -> ScaleRules:
     return ScaleRules(
-        by_busy=rules.by == "busy",
+        by=Pressure(rules.by),
         least=rules.least,
         up_at=rules.up_at,
         down_at=rules.down_at,
@@ -170,8 +266,11 @@ def _handoffs(pools: PoolsSection, ways: Ways, site: Site) -> Handoffs:
         first_token=Emitter(pools.first_token or "prefill"),
         accept_share=1.0 if pools.accept_share is None else pools.accept_share,
         headroom_tokens=pools.headroom_tokens or 0,
+        stream_tokens=pools.stream_tokens or 0,
+        retracted_first=pools.retracted_first is True,
     )
-    return Handoffs(ways, rules, _faults(site))
+    leases = None if pools.lease_ms is None else Leases(ways.instances, ways.links, ns_from_ms(pools.lease_ms))
+    return Handoffs(ways, rules, _faults(site), leases)
 
 
 def _faults(site: Site) -> Faults:

@@ -1,18 +1,16 @@
 """Several instances as one: the facade through which a driver uses them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 
+from scheduler_core.cluster.doors import COMPUTES, DECODES, Doors
 from scheduler_core.cluster.effects import Effects
-from scheduler_core.cluster.handoff import Handoffs
-from scheduler_core.cluster.links import Links
-from scheduler_core.cluster.load import Load, Observer
-from scheduler_core.cluster.migration import Migrations
-from scheduler_core.cluster.outages import BACK, DIED, NOTICED, Outages
-from scheduler_core.cluster.refusal import Refusal
+from scheduler_core.cluster.load import Observer
+from scheduler_core.cluster.members import Means, Member, Placement, Resident
+from scheduler_core.cluster.outages import BACK, DIED, NOTICED
+from scheduler_core.cluster.pools import Pool
+from scheduler_core.cluster.relief import Going, Relief
 from scheduler_core.cluster.router import Choice, FewestTokens, FirstToken, KvCost, RoundRobin, Router
 from scheduler_core.cluster.rules import Fallback
-from scheduler_core.cluster.scaling import Scaler, ScaleRules
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.moving import Leaving
@@ -25,64 +23,13 @@ from scheduler_core.types.reasons import Outcome, Reject
 from scheduler_core.types.records import Record
 from scheduler_core.types.time import NEVER, Ns
 
-
-@dataclass
-class Member:
-    """An instance of the cluster, with its place in it and what a router counts of it."""
-
-    name: str
-    group: str
-    instance: Instance
-    load: Load = field(default_factory=Load)
-
-
-@dataclass(slots=True)
-class _Resident:
-    """Where a live request is, and what of it is in its instance's `Load`."""
-
-    spec: RequestSpec
-    member: int
-    emitted: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a request went and why; ``refused`` when that instance did not take it.
-
-    ``displaced`` is who had to leave a full queue for it.
-    """
-
-    choice: Choice
-    refused: Ended | None
-    displaced: Ended | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What a cluster can do beside routing; whatever is absent, it does not do.
-
-    With ``handoffs`` requests leave the entries once their prompt is computed, with ``migrations`` while they decode,
-    both over ``links``. ``refusal`` may refuse a request before it is let in. With ``scaling`` only instances that are
-    on get requests. In ``outages`` instances die or are drained; with ``takes_over`` others go on with the requests of
-    a dead one, else those fail.
-    """
-
-    links: Links | None = None
-    handoffs: Handoffs | None = None
-    migrations: Migrations | None = None
-    refusal: Refusal | None = None
-    scaling: ScaleRules | None = None
-    outages: Outages | None = None
-    takes_over: bool = True
-
-
 _ROUTING_ONLY = Means()
 
 
 class Cluster:
     """Sans-IO: routes requests to instances, hands them over, and keeps what routers may know.
 
-    Instances are planned by the driver. ``entries`` are the members that new requests may go to, all if empty.
+    Instances are planned by the driver. ``doors`` says what each of them works for, and when.
     """
 
     def __init__(
@@ -90,7 +37,7 @@ class Cluster:
         members: Sequence[Member],
         router: Router,
         *,
-        entries: Sequence[int] = (),
+        doors: Doors,
         means: Means = _ROUTING_ONLY,
         look_every_ns: Ns = 0,
     ) -> None:
@@ -99,16 +46,18 @@ class Cluster:
         self.members = tuple(members)
         self._router = router
         self._links, self._handoffs, self._migrations = means.links, means.handoffs, means.migrations
-        self._refusal, self._outages, self._takes_over = means.refusal, means.outages, means.takes_over
+        self._refusal, self._isolation, self._takes_over = means.refusal, means.isolation, means.takes_over
         self._fallen: list[int] = []
         self._loads = tuple(member.load for member in members)
         self._observer = Observer(self._loads, look_every_ns)
-        self._all_entries = self._entries = tuple(entries) or tuple(range(len(members)))
-        self._hands_over = frozenset(entries) if self._handoffs is not None else frozenset()
-        self._decoders = tuple(index for index in range(len(members)) if index not in self._hands_over)
-        self._scaler = None if means.scaling is None else Scaler(self._loads, means.scaling)
+        self._everybody = tuple(range(len(members)))
+        self._borrowing, self._relief = means.borrowing, means.relief
+        self._doors, self._pools = doors, doors.pools
+        changing = means.borrowing is not None or doors.rebalances
+        handing = self._everybody if changing else self._pools.of(Pool.PREFILL)
+        self._hands_over = frozenset(handing) if self._handoffs is not None else frozenset()
         self._open_doors()
-        self._live: dict[int, _Resident] = {}
+        self._live: dict[int, Resident] = {}
         self._pending = Effects()
         self._lost: list[Record] = []
         self._now: Ns = 0
@@ -124,24 +73,46 @@ class Cluster:
         if spec.id in self._live:
             raise CallerError(f"request {spec.id} is live already")
         loads = self._observer.look(now_ns)
-        if not self._entries:
+        placed = self._place(spec, now_ns)
+        if placed is None:
             nobody = Ended(spec.id, Outcome.FAILED, "route", "no_instance", 0)
-            return Placement(Choice(self._all_entries[0]), nobody)
-        choice = self._router.pick(spec, self._entries, loads)
+            return Placement(Choice(self._pools.of(*COMPUTES)[0]), nobody)
+        choice, decoder = placed
         instance, displaced = self.members[choice.instance].instance, None
         refused = None if self._refusal is None else self._refusal.of(spec, choice.instance, loads)
         if refused is None:
             refused = instance.submit(spec, now_ns)
         if refused is None:
             self._router.sent(spec, choice.instance)
-            resident = self._live[spec.id] = _Resident(spec, choice.instance)
+            resident = self._live[spec.id] = Resident(spec, choice.instance)
             self._count(resident, 1)
-            if self._handoffs is not None and choice.instance in self._hands_over:
-                self._handoffs.arrived(spec, choice.instance, now_ns)
+            self._arrived(spec, choice.instance, decoder, now_ns)
+            if self._isolation is not None:
+                self._isolation.went(spec.id, spec.tier, choice.instance, now_ns)
             worst = instance.displaced()
             if worst is not None:
                 displaced = self.abort(worst, outcome=Outcome.REJECTED, reason=Reject.QUEUE_FULL.value)
+        elif self._borrowing is not None:
+            self._borrowing.release(spec.id)
         return Placement(choice, refused, displaced)
+
+    def _place(self, spec: RequestSpec, now_ns: Ns) -> tuple[Choice, int | None] | None:
+        """Where a request goes, and where it will decode if that is chosen now; None with nobody to take it."""
+        loads = self._observer.look(now_ns)
+        if self._borrowing is not None:
+            up = self._doors.up(self._everybody)
+            pair = self._borrowing.place(spec, up, loads, now_ns) if up else None
+            self._open_doors()
+            return pair
+        entries = self._entries
+        if self._isolation is not None:
+            entries = self._isolation.among(spec.tier, entries, loads)
+        return (self._router.pick(spec, entries, loads), None) if entries else None
+
+    def _arrived(self, spec: RequestSpec, member: int, decoder: int | None, now_ns: Ns) -> None:
+        """A request came to ``member``, to be handed over once its prompt is computed unless it decodes there."""
+        if self._handoffs is not None and decoder != member:
+            self._handoffs.arrived(spec, member, now_ns, destination=decoder)
 
     def deal(self, spec: RequestSpec, now_ns: Ns) -> Placement:
         """As `submit`, where nothing depends on what becomes of requests: nobody tells of their ends, none is counted.
@@ -230,7 +201,7 @@ class Cluster:
     @property
     def decoders(self) -> tuple[int, ...]:
         """Members that take in what is handed over, or all."""
-        return self._decoders
+        return self._pools.of(*DECODES)
 
     @property
     def hands_over(self) -> frozenset[int]:
@@ -243,6 +214,9 @@ class Cluster:
         if self._links is None:
             return effects
         landed = self._links.landed(now_ns)
+        if self._relief is not None:
+            for going in self._relief.landed(landed):
+                self._reassign(self._relief, going, now_ns, effects)
         if self._handoffs is not None:
             self._handoffs.settle(now_ns, landed, effects)
         if self._migrations is not None:
@@ -252,35 +226,37 @@ class Cluster:
             self._count(resident, -1)
             resident.member = member
             self._count(resident, 1)
+            if self._borrowing is not None:
+                self._borrowing.commit(resident.spec, member)
         for _member, ended in effects.ended:
             self._leave(ended.request, now_ns)
+        if self._borrowing is not None and self._borrowing.settle(self._loads, now_ns):
+            self._open_doors()
         return effects
 
     def advance(self, now_ns: Ns) -> None:
         """It is ``now_ns``: instances were started and drained by then, and what `abort` gives up is given up then."""
         self._now = now_ns
-        if self._scaler is not None:
-            self._scaler.advance(now_ns)
-        happened = [] if self._outages is None else self._outages.take(now_ns)
-        if happened or self._scaler is not None:
+        if not self._doors.still:
+            happened = self._doors.advance(now_ns)
             self._open_doors()
-        for member, what in happened:
-            self._outage(member, what, now_ns)
+            for member, what in happened:
+                self._outage(member, what, now_ns)
         if self._migrations is not None and self._live:
-            serving = self._decoders if self._scaler is None else self._scaler.serving()
-            staying = self._decoders if self._scaler is None else self._scaler.on()
-            self._migrations.look(now_ns, self._known(staying), self._alive(serving))
+            self._migrations.look(now_ns, self._doors.decoders, self._doors.holding())
+        if self._relief is not None and self._live:
+            self._relief.look(now_ns, self._entries, self._observer.look(now_ns), self._reach)
 
     def abort(self, request: int, *, outcome: Outcome = Outcome.CANCELLED, reason: str = "cancelled") -> Ended | None:
         """End a request wherever it is; None when it is over already or never came."""
         resident = self._live.get(request)
         if resident is None:
             return None
+        withheld = self._handoffs is not None and self._handoffs.withholds(request)
+        self._forget(request, self._now)  # first, while its blocks are there to be held for what is under way
         ended = self.members[resident.member].instance.abort(request, outcome=outcome, reason=reason)
-        if ended is not None and self._handoffs is not None:
-            ended = self._handoffs.told(ended)
         self._leave(request, self._now)
-        return ended
+        return ended if ended is None else ended._replace(output_tokens=ended.output_tokens - withheld)
 
     def take_fallen(self) -> list[int]:
         """Members that died since the last call: a step of theirs that was under way is lost."""
@@ -295,20 +271,11 @@ class Cluster:
     # --- outages -----------------------------------------------------------------------------------------------
 
     def _open_doors(self) -> None:
-        """Who may take new requests, and who decodes, by power and by outages that are known."""
-        self._entries = self._known(self._all_entries if self._scaler is None else self._scaler.on())
+        """Let in as doors are now."""
+        self._doors.open()
+        self._entries = self._doors.entries
         if self._handoffs is not None:
-            self._handoffs.decoders = self._known(self._decoders)
-
-    def _known(self, members: Sequence[int]) -> tuple[int, ...]:
-        """``members`` without those known to be out."""
-        out = set() if self._outages is None else self._outages.out
-        return tuple(member for member in members if member not in out)
-
-    def _alive(self, members: Sequence[int]) -> tuple[int, ...]:
-        """``members`` that can be reached: those that drain among them, those known to be dead not."""
-        gone = set() if self._outages is None else self._outages.out & self._outages.dead
-        return tuple(member for member in members if member not in gone)
+            self._handoffs.let_in(self._doors.decoders)
 
     def _outage(self, member: int, what: str, now_ns: Ns) -> None:
         movers = [moving for moving in (self._handoffs, self._migrations) if moving is not None]
@@ -351,13 +318,13 @@ class Cluster:
         handed_over = self._handoffs is not None and not self._handoffs.open(request)
         return max(instance.reached(request), self._live[request].spec.prompt_tokens if handed_over else 0)
 
-    def _take_over(self, resident: _Resident, left: Leaving, now_ns: Ns) -> Ended | None:
+    def _take_over(self, resident: Resident, left: Leaving, now_ns: Ns) -> Ended | None:
         """Find another member for a request of a dead one; why it ends instead, or None."""
-        spec, target = resident.spec, None
+        spec, target, decoder = resident.spec, None, None
         if self._takes_over and resident.emitted and self._handoffs is not None:
-            target = self._handoffs.choose()
-        if self._takes_over and target is None and self._entries:
-            target = self._router.pick(spec, self._entries, self._observer.look(now_ns)).instance
+            target = self._handoffs.choose(spec.tier)
+        if self._takes_over and target is None and (placed := self._place(spec, now_ns)) is not None:
+            target, decoder = placed[0].instance, placed[1]
         if target is None:
             return Ended(spec.id, Outcome.FAILED, "instance", Fallback.INSTANCE_DIED.value, resident.emitted)
         ended = self.members[target].instance.resume(left, now_ns)
@@ -367,9 +334,36 @@ class Cluster:
         self._lost.append(Routed(now_ns, spec.id, target))
         self._pending.resumed.append((spec.id, resident.emitted))
         self._pending.touched.add(target)
-        if target in self._hands_over and self._handoffs is not None and not resident.emitted:
-            self._handoffs.arrived(spec, target, now_ns)
+        if not resident.emitted:
+            self._arrived(spec, target, decoder, now_ns)
+        elif self._borrowing is not None:
+            self._borrowing.commit(spec, target)
         return None
+
+    def _reach(self, request: int, members: Collection[int]) -> Collection[int]:
+        """Those of ``members`` that a live request may go to."""
+        if self._isolation is None:
+            return members
+        return self._isolation.among(self._live[request].spec.tier, sorted(members), self._loads)
+
+    def _reassign(self, relief: Relief, going: Going, now_ns: Ns, effects: Effects) -> None:
+        """A request that waited elsewhere has come to where it was sent; it goes back if nobody takes it in there."""
+        resident, source = self._live[going.request], self.members[going.source].instance
+        effects.touched.update((going.source, going.destination))
+        taken = going.destination in self._entries
+        if not taken or self.members[going.destination].instance.resume(source.leaving(going.request), now_ns):
+            source.release(going.request)
+            relief.tell(going, "returns", now_ns)
+            return
+        source.depart(going.request)
+        self._count(resident, -1)
+        resident.member = going.destination
+        self._count(resident, 1)
+        self._router.sent(resident.spec, going.destination)
+        relief.tell(going, "arrives", now_ns)
+        if self._handoffs is not None:
+            self._handoffs.forget(going.request, now_ns)
+            self._arrived(resident.spec, going.destination, None, now_ns)
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -379,21 +373,18 @@ class Cluster:
         if self._handoffs is not None:
             at_ns = min(at_ns, self._handoffs.next_ns())
         if self._live:
-            for part in (self._migrations, self._scaler, self._outages):
+            for part in (self._migrations, self._relief):
                 if part is not None:
                     at_ns = min(at_ns, part.next_ns())
+            if not self._doors.still:
+                at_ns = min(at_ns, self._doors.next_ns())
         return at_ns
 
     def take_records(self) -> list[Record]:
-        """Records of handoffs and of scaling since the last call, in order."""
-        records: list[Record] = []
-        if self._scaler is not None:
-            records += self._scaler.records
-            self._scaler.records = []
-        if self._outages is not None:
-            records += self._outages.records + self._lost
-            self._outages.records, self._lost = [], []
-        for moving in (self._handoffs, self._migrations):
+        """Records of pools, handoffs and scaling since the last call, in order."""
+        records = self._doors.take_records() + self._lost
+        self._lost = []
+        for moving in (self._isolation, self._relief, self._handoffs, self._migrations):
             if moving is not None:
                 records += moving.records
                 moving.records = []
@@ -401,7 +392,7 @@ class Cluster:
 
     def serves(self, member: int) -> bool:
         """Whether a member is not dead."""
-        return self._outages is None or member not in self._outages.dead
+        return self._doors.serves(member)
 
     def started(self, request: int) -> bool:
         """Whether a request was ever admitted where it is; true when it is not live (any more)."""
@@ -439,7 +430,7 @@ class Cluster:
         if self._handoffs is not None:
             self._handoffs.check()
 
-    def _check_load(self, member: Member, residents: Sequence[_Resident]) -> None:
+    def _check_load(self, member: Member, residents: Sequence[Resident]) -> None:
         waiting = sum(r.spec.prompt_tokens for r in residents if not r.emitted)
         held = sum(r.spec.prompt_tokens + r.emitted for r in residents)
         load = member.load
@@ -452,12 +443,16 @@ class Cluster:
     def _leave(self, request: int, now_ns: Ns) -> None:
         self._count(self._live.pop(request), -1)
         self._forget(request, now_ns)
+        if self._borrowing is not None:
+            self._borrowing.release(request)
 
     def _forget(self, request: int, now_ns: Ns) -> None:
         if self._handoffs is not None:
             self._handoffs.forget(request, now_ns)
         if self._migrations is not None:
             self._migrations.forget(request, now_ns, self._pending)
+        if self._relief is not None:
+            self._relief.forget(request, now_ns)
 
-    def _count(self, resident: _Resident, sign: int) -> None:
+    def _count(self, resident: Resident, sign: int) -> None:
         self._loads[resident.member].count(resident.spec.prompt_tokens, resident.emitted, sign)

@@ -14,17 +14,15 @@ come (PD-02), and layers while the step that computes them still runs.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from scheduler_core.cluster.departures import Departures
+from scheduler_core.cluster.disposition import Disposition, Ways
 from scheduler_core.cluster.effects import Effects
-from scheduler_core.cluster.links import Links, Moved
-from scheduler_core.cluster.load import Load
-from scheduler_core.cluster.router import Estimate
+from scheduler_core.cluster.leases import Leases
+from scheduler_core.cluster.links import Moved
 from scheduler_core.cluster.rules import Action, Emitter, Fallback, Faults, Move, Reserve, Rules
 from scheduler_core.cluster.transfer import Transfer
 from scheduler_core.request.spec import RequestSpec
-from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.moving import Leaving, Reserved
 from scheduler_core.sched.plan import Ended
 from scheduler_core.types.cluster_records import Emitted, Handoff, Held, Parked, TransferFailed, Transferred
@@ -34,40 +32,34 @@ from scheduler_core.types.records import Record
 from scheduler_core.types.time import Ns
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """What handoffs work on: instances and their loads by index, links, who decodes, and how fast prefill is."""
-
-    instances: Sequence[Instance]
-    loads: Sequence[Load]
-    links: Links
-    decoders: Sequence[int]
-    estimate: Estimate
-
-
 class Handoffs:
     """All requests between prefill and decode. Strictly in order: who was ready first is served first (DS-02)."""
 
-    def __init__(self, ways: Ways, rules: Rules, faults: Faults) -> None:
+    def __init__(self, ways: Ways, rules: Rules, faults: Faults, leases: Leases | None = None) -> None:
         self._ways = ways
         self._rules = rules
         self._faults = faults
+        self._leases = leases
         self._open: dict[int, Transfer] = {}
         self._waiting: dict[int, Transfer] = {}
         self._late: list[Transfer] = []
         self._departures: Departures[Transfer] = Departures(rules.kv_layers)
         self._held: dict[int, RequestSpec] = {}
-        self._promised = [0] * len(ways.instances)  # KV tokens on their way there
+        self._disposition = Disposition(ways, rules)
         self._roomier: set[int] = set()
         self._silent: set[int] = set()
-        self.decoders: Sequence[int] = ways.decoders
         self.records: list[Record] = []
 
     # --- events ------------------------------------------------------------------------------------------------
 
-    def arrived(self, spec: RequestSpec, source: int, now_ns: Ns) -> None:
-        """A request was routed to ``source``; its destination may be reserved at once (SW-01), or must be (PD-01)."""
-        transfer = self._open[spec.id] = Transfer(spec.id, source, -1)
+    def arrived(self, spec: RequestSpec, source: int, now_ns: Ns, *, destination: int | None = None) -> None:
+        """A request was routed to ``source``; its destination may be reserved at once, or must be (PD-01).
+
+        It goes to ``destination`` if that was chosen already (SW-01) and still decodes.
+        """
+        streams = spec.prompt_tokens >= self._rules.stream_tokens
+        transfer = Transfer(spec.id, source, -1, tier=spec.tier, planned=destination, streams=streams)
+        self._open[spec.id] = transfer
         if self._rules.first_token is Emitter.DECODE:
             self._ways.instances[source].withhold(spec.id)
         if self._rules.reserve is Reserve.READY:
@@ -82,7 +74,7 @@ class Handoffs:
     def _keep_place(self, transfer: Transfer, spec: RequestSpec, now_ns: Ns) -> bool:
         """Room for the KV of a prompt that is not computed yet; true also where it will never fit and must stay."""
         answers = self._rules.first_token is not Emitter.DECODE
-        destination = self.choose()
+        destination = self._disposition.destination(transfer)
         if destination is None:
             return True
         leaving = Leaving(spec, spec.prompt_tokens + answers, spec.prompt_tokens, 1)
@@ -99,7 +91,7 @@ class Handoffs:
         transfer = self._open.get(spec.id)
         if transfer is None:
             return False
-        if transfer.reserved is not None and self._rules.move is Move.CHUNKS:
+        if transfer.reserved is not None and transfer.streams and self._rules.move is Move.CHUNKS:
             self._send(transfer, tokens, now_ns)
         return self._rules.first_token is Emitter.DECODE and tokens == spec.prompt_tokens
 
@@ -111,7 +103,7 @@ class Handoffs:
     def launched(self, request: int, tokens: int, start_ns: Ns, end_ns: Ns) -> None:
         """A step computes positions up to ``tokens`` over ``[start_ns, end_ns)``: a layer is sent when it is done."""
         transfer = self._open.get(request)
-        if transfer is None or transfer.reserved is None or transfer.ready_ns is not None:
+        if transfer is None or transfer.reserved is None or transfer.ready_ns is not None or not transfer.streams:
             return
         size = (tokens - transfer.sent) * self._rules.kv_bytes_per_token
         if size > 0:
@@ -130,18 +122,12 @@ class Handoffs:
         source.park(request)
         transfer.ready_ns, transfer.left = now_ns, source.leaving(request)
         if transfer.reserved is not None:
-            self._promised[transfer.destination] += transfer.left.computed
+            self._disposition.promised[transfer.destination] += transfer.left.computed
         transfer.withheld = self._rules.first_token is Emitter.ARRIVAL
         answered = self._rules.first_token is Emitter.PREFILL
         self.records.append(Parked(now_ns, request, transfer.source, answered))
         self._waiting[request] = transfer
         return not transfer.withheld
-
-    def told(self, ended: Ended) -> Ended:
-        """``ended`` with the tokens that the caller got: a first token that was still withheld is none of them."""
-        transfer = self._open.get(ended.request)
-        withheld = transfer is not None and transfer.withheld
-        return ended._replace(output_tokens=ended.output_tokens - 1) if withheld else ended
 
     def settle(self, now_ns: Ns, landed: Sequence[Moved], effects: Effects) -> None:
         """Finish what has ``landed`` and decide about who waits, in order, up to the first that must go on waiting.
@@ -151,6 +137,10 @@ class Handoffs:
         if self._roomier:
             effects.touched.update(self._roomier)
             self._roomier = set()
+        if self._leases is not None:
+            effects.touched.update(self._leases.settle(landed, now_ns))
+            self.records += self._leases.records
+            self._leases.records = []
         for transfer, size in self._departures.due(now_ns):
             self._start_link(transfer, size, now_ns)
         for moved in landed:
@@ -198,8 +188,6 @@ class Handoffs:
             return
         self._waiting.pop(request, None)
         self._held.pop(request, None)
-        if transfer in self._late:
-            self._late.remove(transfer)
         dropped = self._give_up(transfer, now_ns)
         if dropped is not None:
             self._roomier.add(dropped)
@@ -207,6 +195,8 @@ class Handoffs:
     def next_ns(self) -> Ns:
         """When `settle` has something to do by time alone; `NEVER` when it has not."""
         at_ns, patience = self._departures.next_ns(), self._rules.patience_ns
+        if self._leases is not None:
+            at_ns = min(at_ns, self._leases.next_ns())
         for transfer in self._late:
             if transfer.reported_ns is not None and transfer.reported_ns < at_ns:
                 at_ns = transfer.reported_ns
@@ -226,23 +216,23 @@ class Handoffs:
         """Do something about a waiting request; false if it must go on waiting."""
         assert transfer.left is not None
         if transfer.reserved is None:
-            chosen = self.choose()
+            chosen = self._disposition.destination(transfer)
             transfer.destination = transfer.source if chosen is None else chosen
-        transfer_ns, recompute_ns = self._predict(transfer, now_ns)
-        action, reason = self._wanted(transfer_ns, recompute_ns)
+        transfer_ns, recompute_ns = self._disposition.predict(transfer, now_ns)
+        action, reason = self._disposition.wanted(transfer_ns, recompute_ns)
         if transfer.destination == transfer.source:  # nobody is left to decode
             action, reason = Action.STAY, Fallback.NO_ROOM
         if action is Action.TRANSFER and transfer.reserved is None:
             reserved = self._place(transfer.left, transfer.destination, now_ns)
             if reserved is None:
-                if not self._out_of_patience(transfer, now_ns):
+                if not self._disposition.out_of_patience(transfer, now_ns):
                     return False
                 action, reason = Action.STAY, Fallback.NO_ROOM
             elif isinstance(reserved, Ended):
                 action, reason = Action.STAY, Fallback.NEVER_FITS
             else:
                 transfer.reserved, transfer.sent = reserved, reserved.hit_tokens
-                self._promised[transfer.destination] += transfer.left.computed
+                self._disposition.promised[transfer.destination] += transfer.left.computed
         del self._waiting[transfer.request]
         self._decided(transfer, action, reason, (transfer_ns, recompute_ns), now_ns)
         if action is Action.TRANSFER:
@@ -275,20 +265,10 @@ class Handoffs:
         instance, rules = self._ways.instances[destination], self._rules
         if rules.accept_share < 1 and instance.landed_blocks() >= rules.accept_share * instance.policy.limits.kv_blocks:
             return None
+        if rules.retracted_first and instance.owes():
+            return None
         headroom = rules.headroom_tokens * len(instance.open_requests()) if rules.headroom_tokens else 0
         return instance.reserve(left, now_ns, headroom_tokens=headroom)
-
-    def _wanted(self, transfer_ns: Ns, recompute_ns: Ns) -> tuple[Action, str]:
-        """What the rules prefer at these predicted costs, and why it is not the first choice."""
-        prefer, budget = self._rules.prefer, self._rules.budget_ns
-        if prefer == Action.STAY:
-            return Action.STAY, ""
-        costs = {Action.TRANSFER: transfer_ns, Action.RECOMPUTE: recompute_ns}
-        first = min(costs, key=lambda action: (costs[action], action)) if prefer == "cheapest" else Action(prefer)
-        other = Action.RECOMPUTE if first is Action.TRANSFER else Action.TRANSFER
-        if budget is None or costs[first] <= budget:
-            return first, ""
-        return (other if costs[other] <= budget else Action.STAY), Fallback.OVER_BUDGET
 
     def _without_transfer(self, transfer: Transfer, action: Action, now_ns: Ns, effects: Effects) -> None:
         """Stay at the source, compute again at the destination, or end."""
@@ -353,7 +333,7 @@ class Handoffs:
             self._broken(transfer, now_ns, effects)
             return
         del self._open[transfer.request]
-        self._promised[transfer.destination] -= left.computed
+        self._disposition.promised[transfer.destination] -= left.computed
         self._ways.instances[transfer.destination].land(transfer.request, left.computed)
         self._ways.instances[transfer.source].depart(transfer.request)
         self._tell(transfer, now_ns)
@@ -373,18 +353,24 @@ class Handoffs:
                 effects.touched.add(dropped)
             self._waiting[transfer.request] = transfer
             return
-        self._decided(transfer, action, Fallback.BROKEN_OFF, self._predict(transfer, now_ns), now_ns)
+        self._decided(transfer, action, Fallback.BROKEN_OFF, self._disposition.predict(transfer, now_ns), now_ns)
         self._without_transfer(transfer, action, now_ns, effects)
 
     def _give_up(self, transfer: Transfer, now_ns: Ns) -> int | None:
         """Drop a reservation and what is on the link for it; the instance that has room again."""
         if transfer.reserved is None:
             return None
+        self._departures.stop(transfer)
+        if self._leases is not None:
+            delay_ns = self._faults.delay_ns(transfer.request, transfer.attempt)
+            self._leases.hold(transfer, delay_ns, now_ns, unheard=self._unheard(transfer))
+        if transfer in self._late:
+            self._late.remove(transfer)
         self._stop_link(transfer, now_ns)
         self._ways.instances[transfer.destination].depart(transfer.request)
         if transfer.left is not None:
-            self._promised[transfer.destination] -= transfer.left.computed
-        transfer.reserved, transfer.sent, transfer.under_way = None, 0, 0
+            self._disposition.promised[transfer.destination] -= transfer.left.computed
+        transfer.reserved, transfer.sent, transfer.under_way, transfer.reported_ns = None, 0, 0, None
         return transfer.destination
 
     # --- deaths ------------------------------------------------------------------------------------------------
@@ -396,12 +382,15 @@ class Handoffs:
             if member in (transfer.source, transfer.destination) and transfer.reserved is not None:
                 self._stop_link(transfer, now_ns)
         self._late = [transfer for transfer in self._late if not self._unheard(transfer)]
+        if self._leases is not None:
+            self._leases.silence(member, now_ns)
 
     def lost(self, member: int, now_ns: Ns) -> None:
         """It is known that ``member`` died: what was on its way there needs another place. Sources have the KV."""
         for transfer in self._open.values():
             if transfer.destination != member or transfer.source == member or transfer.reserved is None:
                 continue
+            transfer.under_way, transfer.reported_ns = 0, None  # nobody is there to write to
             self._give_up(transfer, now_ns)
             if transfer.ready_ns is not None and transfer.request not in self._waiting:
                 transfer.attempt += 1
@@ -414,9 +403,22 @@ class Handoffs:
         """``member`` can be heard again."""
         self._silent.discard(member)
 
+    def choose(self, tier: str) -> int | None:
+        """The instance that a request of ``tier`` is best decoded at; None when there is none."""
+        return self._disposition.choose(tier)
+
+    def let_in(self, decoders: Sequence[int]) -> None:
+        """Only ``decoders`` take requests in from now on."""
+        self._disposition.decoders = decoders
+
     def open(self, request: int) -> bool:
         """Whether a request is still to be handed over."""
         return request in self._open
+
+    def homeless(self) -> tuple[int, int]:
+        """How many requests are to be decoded, but have no place where they will, and their KV tokens."""
+        lefts = [t.left for t in self._waiting.values() if t.reserved is None and t.left is not None]
+        return len(lefts), sum(left.computed for left in lefts)
 
     @property
     def wants_room(self) -> bool:
@@ -439,35 +441,6 @@ class Handoffs:
         self._departures.stop(transfer)
         self._ways.links.between(transfer.source, transfer.destination).stop(transfer, now_ns)
 
-    # --- choices -----------------------------------------------------------------------------------------------
-
-    def choose(self) -> int | None:
-        """The decoding instance with the least KV in its pool or on its way there, relative to its size (SW-02).
-
-        None when there is none.
-        """
-        loads, instances = self._ways.loads, self._ways.instances
-
-        def fullness(index: int) -> tuple[int, int]:
-            limits = instances[index].policy.limits
-            tokens = loads[index].kv_tokens + self._promised[index]
-            return tokens * 1_000_000 // (limits.kv_blocks * limits.block_size), index
-
-        return min(self.decoders, key=fullness, default=None)
-
-    def _predict(self, transfer: Transfer, now_ns: Ns) -> tuple[Ns, Ns]:
-        """(transfer, recomputation) as they would take from now."""
-        left = transfer.left
-        assert left is not None
-        hit = transfer.reserved.hit_tokens if transfer.reserved is not None else 0
-        size = (left.computed - max(hit, transfer.sent)) * self._rules.kv_bytes_per_token
-        link = self._ways.links.between(transfer.source, transfer.destination)
-        return link.predict_ns(max(0, size), transfer, now_ns), self._ways.estimate(transfer.destination, left.known)
-
-    def _out_of_patience(self, transfer: Transfer, now_ns: Ns) -> bool:
-        patience, ready = self._rules.patience_ns, transfer.ready_ns
-        return patience is not None and ready is not None and now_ns >= ready + patience
-
     def _decided(self, transfer: Transfer, action: Action, reason: str, predicted: tuple[Ns, Ns], now_ns: Ns) -> None:
         self.records.append(
             Handoff(
@@ -480,9 +453,9 @@ class Handoffs:
         for request in self._waiting:
             if request not in self._open:
                 raise LawError(f"request {request} waits for a handoff but is not on its way")
-        promised = [0] * len(self._promised)
+        promised = [0] * len(self._disposition.promised)
         for transfer in self._open.values():
             if transfer.reserved is not None and transfer.left is not None:
                 promised[transfer.destination] += transfer.left.computed
-        if promised != self._promised:
-            raise LawError(f"counts {self._promised} KV tokens on their way, there are {promised}")
+        if promised != self._disposition.promised:
+            raise LawError(f"counts {self._disposition.promised} KV tokens on their way, there are {promised}")

@@ -72,6 +72,13 @@ class Link:
         self._settle()
         self._look_ahead()
 
+    def hand_on(self, flow: object, heir: object) -> int:
+        """What ``flow`` has under way belongs to ``heir`` from now on; how many pieces that are."""
+        mine = [item for item in self._moving if item.flow is flow]
+        for item in mine:
+            item.flow = heir
+        return len(mine)
+
     def landed(self, now_ns: Ns) -> list[Moved]:
         """What has landed by ``now_ns``, in order of its beginning; it is forgotten."""
         if now_ns < self.due_ns:

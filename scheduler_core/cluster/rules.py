@@ -68,7 +68,9 @@ class Rules:
     transfer that broke off. ``first_token`` says who emits that one. KV of a token has ``kv_layers`` equal parts.
 
     A place at a destination is taken only while requests that have landed there and wait hold less than
-    ``accept_share`` of its blocks (DS-02), and if ``headroom_tokens`` for each request there stay free (PD-04).
+    ``accept_share`` of its blocks (DS-02), and if ``headroom_tokens`` for each request there stay free (PD-04). KV of a
+    prompt shorter than ``stream_tokens`` is moved after prefill, whatever ``move`` says (SW-04). With
+    ``retracted_first`` nobody gets a place where requests wait that lost theirs (PD-05).
     """
 
     prefer: str
@@ -82,6 +84,8 @@ class Rules:
     first_token: Emitter = Emitter.PREFILL
     accept_share: float = 1.0
     headroom_tokens: int = 0
+    stream_tokens: int = 0
+    retracted_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,20 @@
-"""Scale-out and scale-in of replicas: when to start or drain an instance, and how long a start takes.
+"""Scale-out and scale-in of a pool: when to start or drain an instance, and how long a start takes.
 
-Pressure is what the rule looks at: requests that are not over, or busy share, per instance that is on or starting. It
-must be beyond a bound for a whole window before anything happens, and between two changes of direction a cool-down
-passes: one burst, or one quiet moment, starts and stops nothing.
+Pressure is what the rule looks at, per instance that is on or starting. It must be beyond a bound for a whole window
+before anything happens, and between two changes of direction a cool-down passes: one burst, or one quiet moment, starts
+and stops nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from scheduler_core.cluster.load import Load
+from scheduler_core.cluster.router import Estimate
+from scheduler_core.cluster.sustained import Sustained
 from scheduler_core.types.cluster_records import Scaled
-from scheduler_core.types.time import NEVER, Ns
+from scheduler_core.types.records import Record
+from scheduler_core.types.time import NEVER, NS_PER_MS, Ns
 
 
 class Power(StrEnum):
@@ -23,16 +26,24 @@ class Power(StrEnum):
     DRAINING = "draining"
 
 
+class Pressure(StrEnum):
+    """What is looked at: requests that are not over, busy shares, or how long waiting prompts are estimated to take."""
+
+    QUEUE = "queue"
+    BUSY = "busy"
+    WAIT = "wait"
+
+
 @dataclass(frozen=True, slots=True)
 class ScaleRules:
-    """When to scale. ``by_busy`` looks at busy shares, else at open requests. Times in ns.
+    """When to scale by ``by``; a wait is in ms. Times in ns.
 
     ``least`` instances are on from the start and always. More pressure than ``up_at`` for ``window_ns`` starts as many
     as bring it back to ``up_at`` (capacity prediction by proportion), less than ``down_at`` drains one. Looks are
     ``every_ns`` apart; an opposite change waits until ``cooldown_ns`` have passed since the last one.
     """
 
-    by_busy: bool
+    by: Pressure
     least: int
     up_at: float
     down_at: float
@@ -42,27 +53,40 @@ class ScaleRules:
     start_ns: Ns
 
 
+@dataclass(frozen=True, slots=True)
+class Yard:
+    """What a scaler works on: ``members`` are its instances; ``loads`` and whether one is ``idle`` are by index of all.
+
+    ``outside`` counts requests that wait for an instance of the pool, but are not with one yet.
+    """
+
+    members: Sequence[int]
+    loads: Sequence[Load]
+    idle: Callable[[int], bool]
+    estimate: Estimate
+    outside: Callable[[], int]
+
+
 class Scaler:
     """Which instances are on. Starts drained ones first, then the first that is off; drains the least busy one."""
 
-    def __init__(self, loads: Sequence[Load], rules: ScaleRules) -> None:
-        self._loads = loads
+    def __init__(self, yard: Yard, rules: ScaleRules) -> None:
+        self._yard = yard
         self._rules = rules
-        self._power = [Power.ON if index < rules.least else Power.OFF for index in range(len(loads))]
+        self._power = {
+            member: Power.ON if place < rules.least else Power.OFF for place, member in enumerate(yard.members)
+        }
         self._ready_ns: dict[int, Ns] = {}
-        self._busy_before = [0] * len(loads)
+        self._busy_before = 0
         self._look_ns: Ns = rules.every_ns
-        self._beyond_since: tuple[int, Ns] | None = None
-        self._last: tuple[int, Ns] | None = None
-        self.records = [Scaled(0, index, power.value, "from the start") for index, power in enumerate(self._power)]
+        self._sustained = Sustained(rules.window_ns, rules.cooldown_ns)
+        self.records: list[Record] = [
+            Scaled(0, index, power.value, "from the start") for index, power in self._power.items()
+        ]
 
-    def on(self) -> tuple[int, ...]:
-        """Instances that requests may be sent to."""
-        return tuple(index for index, power in enumerate(self._power) if power is Power.ON)
-
-    def serving(self) -> tuple[int, ...]:
-        """Instances that have requests or may get some."""
-        return tuple(index for index, power in enumerate(self._power) if power in (Power.ON, Power.DRAINING))
+    def those(self, *powers: Power) -> tuple[int, ...]:
+        """Instances that are one of ``powers``, ascending."""
+        return tuple(index for index, power in self._power.items() if power in powers)
 
     def next_ns(self) -> Ns:
         """When `advance` has something to do."""
@@ -82,44 +106,38 @@ class Scaler:
             if at <= now_ns:
                 del self._ready_ns[index]
                 self._set(index, Power.ON, "started", at)
-        for index, power in enumerate(self._power):
-            if power is Power.DRAINING and not self._loads[index].open:
+        for index in self.those(Power.DRAINING):
+            if self._yard.idle(index):
                 self._set(index, Power.OFF, "drained", now_ns)
 
     # --- decisions ---------------------------------------------------------------------------------------------
 
     def _look(self, now_ns: Ns) -> None:
         rules = self._rules
-        counted = [index for index, power in enumerate(self._power) if power in (Power.ON, Power.STARTING)]
-        pressure = self._pressure(counted)
+        counted = self.those(Power.ON, Power.STARTING)
+        pressure = self._pressure(len(counted))
         side = 1 if pressure > rules.up_at else -1 if pressure < rules.down_at else 0
-        if side == 0:
-            self._beyond_since = None
-            return
-        if self._beyond_since is None or self._beyond_since[0] != side:
-            self._beyond_since = (side, now_ns)
-        if now_ns - self._beyond_since[1] < rules.window_ns or self._cools(side, now_ns):
+        if not self._sustained.due(side, now_ns):
             return
         changed = self._up(len(counted), pressure, now_ns) if side > 0 else self._down(counted, pressure, now_ns)
         if changed:
-            self._last = (side, now_ns)
-            self._beyond_since = None
+            self._sustained.done(side, now_ns)
 
-    def _pressure(self, counted: Sequence[int]) -> float:
-        if not self._rules.by_busy:
-            return sum(load.open for load in self._loads) / len(counted)
-        spent = sum(load.busy_ns - before for load, before in zip(self._loads, self._busy_before, strict=True))
-        self._busy_before = [load.busy_ns for load in self._loads]
-        return spent / (len(counted) * self._rules.every_ns)
-
-    def _cools(self, side: int, now_ns: Ns) -> bool:
-        return self._last is not None and self._last[0] != side and now_ns - self._last[1] < self._rules.cooldown_ns
+    def _pressure(self, counted: int) -> float:
+        yard = self._yard
+        if self._rules.by is Pressure.QUEUE:
+            return (sum(yard.loads[index].open for index in yard.members) + yard.outside()) / counted
+        if self._rules.by is Pressure.WAIT:
+            waits = [yard.estimate(i, tokens) for i in yard.members if (tokens := yard.loads[i].prefill_tokens)]
+            return sum(waits) / counted / NS_PER_MS
+        busy_ns = sum(yard.loads[index].busy_ns for index in yard.members)
+        spent, self._busy_before = busy_ns - self._busy_before, busy_ns
+        return spent / (counted * self._rules.every_ns)
 
     def _up(self, counted: int, pressure: float, now_ns: Ns) -> bool:
         """Start as many as would bring the pressure down to its bound, if there are as many."""
         wanted = max(1, -int(-(pressure * counted / self._rules.up_at) // 1) - counted)
-        spare = [i for i, power in enumerate(self._power) if power is Power.DRAINING]
-        spare += [i for i, power in enumerate(self._power) if power is Power.OFF]
+        spare = self.those(Power.DRAINING) + self.those(Power.OFF)
         for index in spare[:wanted]:
             reason = f"pressure {pressure:.3g} over {self._rules.up_at:g}"
             if self._power[index] is Power.DRAINING:
@@ -130,10 +148,10 @@ class Scaler:
         return bool(spare)
 
     def _down(self, counted: Sequence[int], pressure: float, now_ns: Ns) -> bool:
-        on = self.on()
+        on = self.those(Power.ON)
         if len(on) <= self._rules.least or len(counted) > len(on):
             return False
-        index = min(on, key=lambda item: (self._loads[item].open, -item))
+        index = min(on, key=lambda item: (self._yard.loads[item].open, -item))
         self._set(index, Power.DRAINING, f"pressure {pressure:.3g} under {self._rules.down_at:g}", now_ns)
         return True
 

@@ -12,7 +12,8 @@ class Transfer:
     """One request on its way. ``ready_ns`` is when its prompt was computed; ``sent`` positions were given to the link.
 
     ``under_way`` counts pieces on the link or about to leave; ``reported_ns`` is when a late one is told. ``withheld``:
-    its first token is computed, but not emitted yet.
+    its first token is computed, but not emitted yet. ``planned`` is the destination that was chosen on arrival;
+    ``streams``: bytes may leave before the prompt is computed.
     """
 
     request: int
@@ -26,6 +27,9 @@ class Transfer:
     under_way: int = 0
     reported_ns: Ns | None = None
     withheld: bool = False
+    tier: str = ""
+    planned: int | None = None
+    streams: bool = True
 
     def landing(self, member: int, epoch: int, now_ns: Ns) -> Landed:
         """The record that it may decode at ``member``; of a whole prompt the last token is computed again."""

@@ -13,14 +13,15 @@ from scheduler_core.types.cluster_records import (
     Lost,
     Migration,
     Parked,
+    Reassigned,
     Revoked,
     Routed,
     Transferred,
 )
 from scheduler_core.types.time import Ns
 
-MOVES = (Routed, Held, Parked, Emitted, Handoff, Landed, Migration, Revoked, Lost, Transferred)
-Move = Routed | Held | Parked | Emitted | Handoff | Landed | Migration | Revoked | Lost | Transferred
+MOVES = (Routed, Held, Parked, Emitted, Handoff, Landed, Migration, Revoked, Lost, Transferred, Reassigned)
+Move = Routed | Held | Parked | Emitted | Handoff | Landed | Migration | Revoked | Lost | Transferred | Reassigned
 
 # Stages of a migration -> what may come next.
 _AFTER = {
@@ -70,6 +71,8 @@ class MovesAudit:
             self._lost(record)
         elif isinstance(record, Transferred):
             self._transferred(record)
+        elif isinstance(record, Reassigned):
+            self._reassigned(record)
         else:
             self._revoked(record)
 
@@ -123,6 +126,19 @@ class MovesAudit:
             request.instance, request.next_start = record.destination, None
             request.recomputes = True
             self._away(request, record.at_ns, back=True)
+
+    def _reassigned(self, record: Reassigned) -> None:
+        """Only who waits and holds nothing is taken to another queue, and is in none in between."""
+        request, where = self.open.get(record.request), f"reassigned request {record.request}"
+        leaves = record.action == "leaves"
+        fits = request is not None and not request.resident and (request.away_since is None) == leaves
+        self.check("resident once", fits, where, "{} while it runs, or is on its way", record.action)
+        if request is not None:
+            there = request.instance == record.source
+            self.check("resident once", there, where, "was not in instance {}", record.source)
+            self._away(request, record.at_ns, back=not leaves)
+            if record.action == "arrives":
+                request.instance = record.destination
 
     def _transferred(self, record: Transferred) -> None:
         """No link is faster than it is alone."""

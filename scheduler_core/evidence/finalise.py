@@ -171,6 +171,7 @@ class _Folding:
             device_bytes=None if held == MISSING else held,
             handoffs=self.fold.handoffs,
             power=self.fold.power,
+            pools=self.fold.pools,
             outages=self.fold.outages,
             alone=self.alone,
         )

@@ -13,13 +13,13 @@ from scheduler_core.evidence.crowd import Crowd
 from scheduler_core.evidence.decisions import Decisions
 from scheduler_core.evidence.drafts import draft_row, is_speculative
 from scheduler_core.evidence.folded_moves import MovesFold
-from scheduler_core.evidence.instances import Idleness, PowerTotals
+from scheduler_core.evidence.instances import Idleness, PoolTotals, PowerTotals
 from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels, TakesRow, TakesRows
 from scheduler_core.evidence.spread import spread_row
 from scheduler_core.evidence.sweep import SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
 from scheduler_core.evidence.window import Window
-from scheduler_core.types.cluster_records import OutageStage, Scaled
+from scheduler_core.types.cluster_records import Leased, LeaseEnded, OutageStage, Overflowed, PoolChanged, Scaled
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.reasons import Disposal, Outcome, Stall
@@ -79,7 +79,7 @@ class RunFold:
         self._gaps = gaps
         self._chunks = chunks
         self._open: dict[int, Timeline] = {}
-        self.power = PowerTotals()
+        self.power, self.pools = PowerTotals(), PoolTotals()
         self._instances: defaultdict[int, Idleness] = defaultdict(Idleness)
         self._moves = MovesFold(self._line, self._instances, self.loads, self._token)
         self.handoffs, self.outages = self._moves.handoffs, self._moves.outages
@@ -99,6 +99,10 @@ class RunFold:
             **self._moves.takers(),
             OutageStage: self.outages.take,
             Scaled: self.power.take,
+            PoolChanged: self.pools.take,
+            Overflowed: self.pools.overflowed,
+            Leased: self.handoffs.leased,
+            LeaseEnded: self.handoffs.lease_ended,
             Paused: self._paused,
             Resumed: lambda record: None,  # the wait ends with the step in which it runs again
             CacheReset: lambda record: None,  # who lost blocks to it has a record of that

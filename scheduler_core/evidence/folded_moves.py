@@ -16,6 +16,7 @@ from scheduler_core.types.cluster_records import (
     Lost,
     Migration,
     Parked,
+    Reassigned,
     Revoked,
     Routed,
     TransferFailed,
@@ -59,6 +60,7 @@ class MovesFold:
             Migration: self._migration,
             Revoked: self._revoked,
             Lost: self._lost,
+            Reassigned: self._reassigned,
         }
 
     def move(self, line: Timeline, instance: int, at_ns: Ns) -> None:
@@ -141,6 +143,18 @@ class MovesFold:
         if line is not None:
             line.wait_for(REQUEUE, record.at_ns, self.loads)
             line.preemptions += 1
+
+    def _reassigned(self, record: Reassigned) -> None:
+        self.handoffs.reassigned(record)
+        line = self.line(record.request)
+        if line is None:
+            return
+        if record.action == "leaves":
+            line.wait_for(_HANDOFF, record.at_ns, self.loads)
+            return
+        line.wait_for(_QUEUE, record.at_ns, self.loads)
+        if record.action == "arrives":
+            self.move(line, record.destination, record.at_ns)
 
     def _lost(self, record: Lost) -> None:
         self.outages.take_lost(record)

@@ -31,7 +31,20 @@ def handoff_metrics() -> list[Metric]:
             lambda t: 1 - sum(t.fallbacks.values()) / t.decided.total() if t.decided else None),
         _of("transfer_failure_share", "share", "transfers that broke off / transfers decided", "lower",
             lambda t: t.failed / t.decided["transfer"] if t.decided["transfer"] else None),
+        _leased("transfer_leases", "transfers given up with bytes under way, whose blocks were held at both sides",
+                lambda t: t.leases),
+        _leased("transfer_leases_expired", "leases that ended without word of their bytes: blocks free after the "
+                "timeout", lambda t: t.leases_expired),
     ]  # fmt: skip
+
+
+def _leased(name: str, formula: str, value: Callable[[HandoffTotals], int]) -> Metric:
+    def compute(run: RunTables) -> Figure:
+        if not run.handoffs.leases:
+            return absent("count", Absence.NOT_APPLICABLE, "no transfer was given up with bytes under way, or held")
+        return present(float(value(run.handoffs)), "count")
+
+    return Metric(name, "count", formula, "lower", "pool", "one per run", compute)
 
 
 def migration_metrics() -> list[Metric]:
@@ -47,7 +60,20 @@ def migration_metrics() -> list[Metric]:
                   lambda m: m.stopped_ns / NS_PER_MS / m.landed if m.landed else None),
         _migrated("migration_bytes", "bytes", "KV bytes copied by migrations, dropped ones included", "lower",
                   lambda m: float(m.bytes)),
+        _reassigned("requests_reassigned", "count", "requests that waited and were taken to another instance, because "
+                    "theirs had been saturated for long", "none", lambda t: float(t.reassigned_count)),
+        _reassigned("reassignment_ms", "ms", "a reassigned request's time between the two queues, mean", "lower",
+                    lambda t: t.reassigned_ns / NS_PER_MS / t.reassigned_count),
     ]  # fmt: skip
+
+
+def _reassigned(name: str, unit: str, formula: str, better: Better, value: Callable[[HandoffTotals], float]) -> Metric:
+    def compute(run: RunTables) -> Figure:
+        if not run.handoffs.reassigned_count:
+            return absent(unit, Absence.NOT_APPLICABLE, "no request was reassigned")
+        return present(value(run.handoffs), unit)
+
+    return Metric(name, unit, formula, better, "pool", "one per run", compute)
 
 
 def _migrated(

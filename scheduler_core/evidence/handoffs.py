@@ -9,8 +9,11 @@ from scheduler_core.types.cluster_records import (
     Emitted,
     Handoff,
     Landed,
+    Leased,
+    LeaseEnded,
     Migration,
     Parked,
+    Reassigned,
     TransferFailed,
     Transferred,
 )
@@ -94,6 +97,8 @@ class HandoffTotals:
 
     ``network_wait_ns`` is the part of that in which the bytes waited: for a link that moved others', or for word that
     they had all moved. What takes a record gives the wait that ends with it, None where there is none.
+    ``leases`` were held for transfers given up, of which ``leases_expired`` without word of their bytes.
+    ``reassigned_count`` requests that waited were taken to another instance, ``reassigned_ns`` on their way in sum.
     """
 
     decided: Counter[str] = field(default_factory=Counter)
@@ -106,6 +111,11 @@ class HandoffTotals:
     exposed_ns: Ns = 0
     network_wait_ns: Ns = 0
     migrations: MigrationTotals = field(default_factory=MigrationTotals)
+    reassigned_count: int = 0
+    reassigned_ns: Ns = 0
+    leases: int = 0
+    leases_expired: int = 0
+    _left: dict[int, Ns] = field(default_factory=dict)
     _parked: dict[int, Ns] = field(default_factory=dict)
     _pieces: dict[int, list[Wait]] = field(default_factory=dict)
     _passages: dict[int, Passage] = field(default_factory=dict)
@@ -128,6 +138,24 @@ class HandoffTotals:
         self.migrations.take(record)
         if record.action == "stopped":
             self._passages[record.request] = Passage(record.at_ns, record.at_ns)
+
+    def reassigned(self, record: Reassigned) -> None:
+        """A request that waits leaves an instance, or arrives at another (or is back)."""
+        if record.action == "leaves":
+            self._left[record.request] = record.at_ns
+            return
+        left_ns = self._left.pop(record.request)
+        if record.action == "arrives":
+            self.reassigned_count += 1
+            self.reassigned_ns += record.at_ns - left_ns
+
+    def leased(self, record: Leased) -> None:
+        """Blocks are held for a transfer that was given up."""
+        self.leases += 1
+
+    def lease_ended(self, record: LeaseEnded) -> None:
+        """They are free again."""
+        self.leases_expired += record.how == "expired"
 
     def transferred(self, record: Transferred) -> Wait | None:
         """Bytes of it moved."""
@@ -163,7 +191,7 @@ class HandoffTotals:
 
     def forget(self, request: int) -> None:
         """It is over."""
-        for of_requests in (self._parked, self._pieces, self._passages, self._waits):
+        for of_requests in (self._left, self._parked, self._pieces, self._passages, self._waits):
             of_requests.pop(request, None)
 
     def _end(self, request: int, at_ns: Ns) -> Wait | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from scheduler_core.evidence.schema import PoolSummary
 from scheduler_core.evidence.sweep import StepTime
-from scheduler_core.types.cluster_records import Lost, OutageStage, Scaled
+from scheduler_core.types.cluster_records import Lost, OutageStage, Overflowed, PoolChanged, Scaled
 from scheduler_core.types.reasons import Defer
 from scheduler_core.types.records import RunStarted
 from scheduler_core.types.time import Ns
@@ -89,6 +89,7 @@ class PowerTotals:
     drains: int = 0
     reversals: int = 0
     _began: dict[int, Ns] = field(default_factory=dict)
+    _spans: list[tuple[Ns, Ns]] = field(default_factory=list)
     _held: dict[int, list[tuple[Ns, Ns]]] = field(default_factory=dict)
     _since: dict[int, Ns] = field(default_factory=dict)
     _direction: str = ""
@@ -106,13 +107,19 @@ class PowerTotals:
             self._began[index] = record.at_ns
         elif power == "on" and index in self._began:
             self.started += 1
-            self.start_ns += record.at_ns - self._began.pop(index)
+            began = self._began.pop(index)
+            self.start_ns += record.at_ns - began
+            self._spans.append((began, record.at_ns))
         if power == "off":
             since = self._since.pop(index, None)
             if since is not None:
                 self._held[index].append((since, record.at_ns))
         else:
             self._since.setdefault(index, record.at_ns)
+
+    def spans(self, end_ns: Ns) -> list[tuple[Ns, Ns]]:
+        """When instances were starting, each from the decision to its being on, or to ``end_ns``."""
+        return [*self._spans, *((began, end_ns) for began in self._began.values())]
 
     @property
     def scales(self) -> bool:
@@ -127,6 +134,50 @@ class PowerTotals:
         if instance in self._since:
             spans.append((self._since[instance], end_ns))
         return sum(max(0, min(end, end_ns) - max(start, start_ns)) for start, end in spans)
+
+
+@dataclass
+class PoolTotals:
+    """Instances that changed their pool.
+
+    They were ``lent`` to do another's work as well, ``lent_ns`` in sum until they were home, or ``moved`` from prefill
+    to decode or back, ``move_ns`` in sum from the decision on; ``reversals`` are moves that followed one the other way.
+    ``overflows`` counts requests that went beyond their tier's own instances.
+    """
+
+    changes: int = 0
+    lent: int = 0
+    returned: int = 0
+    lent_ns: Ns = 0
+    moved: int = 0
+    reversals: int = 0
+    move_ns: Ns = 0
+    overflows: int = 0
+    _leaving_since: dict[int, Ns] = field(default_factory=dict)
+    _lent_since: dict[int, Ns] = field(default_factory=dict)
+    _towards: str = ""
+
+    def take(self, record: PoolChanged) -> None:
+        """An instance changed its pool."""
+        self.changes += 1
+        since = self._lent_since.pop(record.instance, None)
+        if record.pool == "leaving":
+            self._leaving_since[record.instance] = record.at_ns
+        elif record.pool == "mixed":
+            self.lent += 1
+            self._lent_since[record.instance] = record.at_ns
+        elif since is not None:
+            self.returned += 1
+            self.lent_ns += record.at_ns - since
+        else:
+            self.moved += 1
+            self.move_ns += record.at_ns - self._leaving_since.pop(record.instance, record.at_ns)
+            self.reversals += self._towards not in ("", record.pool)
+            self._towards = record.pool
+
+    def overflowed(self, record: Overflowed) -> None:
+        """A request went beyond its tier's own instances."""
+        self.overflows += 1
 
 
 @dataclass

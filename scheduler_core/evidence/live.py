@@ -2,12 +2,13 @@
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from scheduler_core.evidence.audit import Audit
 from scheduler_core.evidence.expand import lanes_of
+from scheduler_core.evidence.live_moves import LiveMoves
 from scheduler_core.spec.job import PoolSample, Sample
-from scheduler_core.types.cluster_records import Emitted, Handoff, Landed, Parked, Routed
+from scheduler_core.types.cluster_records import Emitted, Handoff, Landed, Parked, Reassigned, Routed
 from scheduler_core.types.intervals import COMPUTE
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.quantile import Ascending, Weighted, quantile
@@ -83,6 +84,7 @@ class LiveSampler:
         self._stopped: set[int] = set()
         self._preemptions = 0
         self._account = Audit()
+        self._moves = LiveMoves()
         self._occupied: dict[int, _Occupied] = {}
         self._along: defaultdict[int, set[int]] = defaultdict(set)
         self._newest: dict[int, Ns] = {}
@@ -104,6 +106,8 @@ class LiveSampler:
         at = record.available_ns if isinstance(record, Step) else getattr(record, "at_ns", None)
         if at is not None and at >= self._due:
             self._emit(at - at % self._interval)
+        if self._groups:
+            self._moves.take(record)
         if isinstance(record, Step):
             self._take_step(record)
         elif isinstance(record, RunStarted):
@@ -134,6 +138,9 @@ class LiveSampler:
             self._instance[record.request] = record.instance
         elif isinstance(record, Handoff):
             if record.action == "recompute":
+                self._instance[record.request] = record.destination
+        elif isinstance(record, Reassigned):
+            if record.action == "arrives":
                 self._instance[record.request] = record.destination
         elif isinstance(record, Finished):
             self._take_finish(record)
@@ -258,8 +265,21 @@ class LiveSampler:
                 account_checks=self._account.checks.total(),
                 account_broken=self._account.first_violation,
                 pools=self._pools(busy),
+                **self._moved(at, span_ns),
             )
         )
+
+    def _moved(self, at: Ns, span_ns: Ns) -> dict[str, Any]:
+        """What moves between the instances of a cluster; nothing of one instance."""
+        if not self._groups:
+            return {}
+        moves, span_s = self._moves, s_from_ns(span_ns)
+        return {
+            "on_the_way": moves.on_the_way,
+            "moved_bytes_per_s": moves.bytes_since(at - span_ns) / span_s,
+            "fallbacks": moves.fallbacks,
+            "instance_changes": moves.changes,
+        }
 
     def _busy_shares(self, begin: Ns, end: Ns) -> dict[int, float]:
         """Share of ``[begin, end)`` in which each instance computed."""
@@ -284,6 +304,7 @@ class LiveSampler:
                 running=sum(running[index] for index in members),
                 busy_share=sum(busy.get(index, 0.0) for index in members) / len(members),
                 kv_used_share=used / blocks if blocks else 0.0,
+                on=self._moves.on(members),
             )
         return found
 

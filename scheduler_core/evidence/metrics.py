@@ -14,7 +14,7 @@ from scheduler_core.evidence.metric import Metric
 from scheduler_core.evidence.parallel_metrics import parallel_metrics
 from scheduler_core.evidence.run_metrics import run_metrics
 from scheduler_core.evidence.run_tables import RunTables
-from scheduler_core.evidence.scaling_metrics import outage_metrics, scaling_metrics
+from scheduler_core.evidence.scaling_metrics import outage_metrics, pool_metrics, scaling_metrics
 from scheduler_core.evidence.schema import Figure
 
 
@@ -36,6 +36,7 @@ METRICS: dict[str, Metric] = registry(
     *parallel_metrics(),
     *draft_metrics(),
     *scaling_metrics(),
+    *pool_metrics(),
     *outage_metrics(),
     *chunk_metrics(),
     *client_metrics(),

@@ -13,7 +13,7 @@ import numpy as np
 from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.drafts import DRAFT_INTS, DraftTotals
 from scheduler_core.evidence.handoffs import HandoffTotals
-from scheduler_core.evidence.instances import InstanceTotals, InstanceUse, OutageTotals, PowerTotals
+from scheduler_core.evidence.instances import InstanceTotals, InstanceUse, OutageTotals, PoolTotals, PowerTotals
 from scheduler_core.evidence.layout import STEP_INTS, TakesRow
 from scheduler_core.evidence.order_statistics import OrderStatistics
 from scheduler_core.evidence.requests import Floats, MadeOnce, Requests, most_held
@@ -130,6 +130,7 @@ class RunTables:
     device_bytes: int | None
     handoffs: HandoffTotals = field(default_factory=HandoffTotals)
     power: PowerTotals = field(default_factory=PowerTotals)
+    pools: PoolTotals = field(default_factory=PoolTotals)
     outages: OutageTotals = field(default_factory=OutageTotals)
     alone: Callable[[int, int], Ns] | None = None
     chunks: ChunkSource | None = None

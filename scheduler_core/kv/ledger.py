@@ -121,6 +121,11 @@ class Ledger:
                 freed.append(block)
         self._settle(freed)
 
+    def pin(self, table: Sequence[int], fence: int) -> None:
+        """One more lease of each leased block of ``table``, which ends when ``fence`` is lifted."""
+        self._share(table)
+        self.release(list(table), fence=fence)
+
     def lift(self, fence: int) -> None:
         """Nothing touches what stands behind ``fence`` any more: its leases end. Unknown fences are ignored."""
         for table in self._fenced.pop(fence, ()):

@@ -4,9 +4,10 @@ Inside an instance each schedules by the parts of the policy that its system use
 from is part of a preset (``pools.first_token``), since it decides what a time to first token means.
 """
 
+from dataclasses import replace
 from typing import Any
 
-from scheduler_core.policies.manifests import NANO, SGLANG, VLLM_V1, Manifest
+from scheduler_core.policies.manifests import NANO, RESERVE_MAX, SGLANG, VLLM_V1, Manifest
 
 _SPLIT = {"layout": "split", "prefill": ("prefill",)}
 
@@ -47,13 +48,15 @@ SGLANG_PD = _deployment(
         "reserve": "before",
         "move": "chunks",
         "headroom_tokens": 512,
+        "retracted_first": True,
     },
-    version="0.5.23",
+    version="0.5.23+1",
     title="Prefill and decode apart as SGLang",
     summary="A prompt is computed only once its decode instance has kept room, and sent chunk by chunk; room for 512 "
     "tokens stays free there for each request.",
-    citation="SGLang 0.5.23, disaggregation; rules PD-01 to PD-04, PD-06, PD-07. First token: computed by prefill, "
-    "emitted when the KV has arrived.",
+    citation="SGLang 0.5.23, disaggregation; rules PD-01 to PD-07; what is retracted is computed again, or copied to "
+    "the host and back (cache.preemption: swap with host_blocks); leases as pools.lease_ms says. First token: computed "
+    "by prefill, emitted when the KV has arrived.",
 )
 
 DISTSERVE = _deployment(
@@ -66,6 +69,34 @@ DISTSERVE = _deployment(
     "prompts that wait there hold less than 5% of their blocks.",
     citation="DistServe 82831f1, arXiv 2401.09670; rules DS-01, DS-02, DS-04, and DS-03 with recomputation for "
     "swapping (cache.preemption: swap with host_blocks). First token: prefill.",
+)
+
+_PROMPTS_FIRST = replace(
+    RESERVE_MAX,
+    builder="scheduler_core.policies.presets:splitwise",
+    defaults=RESERVE_MAX.defaults.model_copy(
+        update={"cache": RESERVE_MAX.defaults.cache.model_copy(update={"prefix": "none"})}
+    ),
+)
+
+SPLITWISE = _deployment(
+    "splitwise",
+    _PROMPTS_FIRST,
+    {
+        **_SPLIT,
+        "route": "fewest_tokens",
+        "first_token": "prefill",
+        "reserve": "arrival",
+        "move": "layers",
+        "stream_tokens": 512,
+        "borrow_tokens": 8192,
+    },
+    version="2023.11",
+    title="Prefill and decode apart with a mixed pool as Splitwise",
+    summary="Both places of a request are chosen on arrival; a pool that is full borrows an instance of the other one, "
+    "which does both until it is idle; large prompts are sent layer by layer while they are computed.",
+    citation="Splitwise, arXiv 2311.18677; rules SW-01 to SW-05, with bounds of our own where the text has none (512 "
+    "tokens to stream, 8,192 in a queue, 8 steps to be left out of). First token: prefill.",
 )
 
 MOONCAKE = _deployment(
@@ -109,4 +140,4 @@ LLUMNIX = _deployment(
     "the instance itself.",
 )
 
-DEPLOYMENTS = (VLLM_PD, SGLANG_PD, DISTSERVE, MOONCAKE, LLUMNIX, KV_ROUTER)
+DEPLOYMENTS = (VLLM_PD, SGLANG_PD, DISTSERVE, SPLITWISE, MOONCAKE, LLUMNIX, KV_ROUTER)

@@ -1,12 +1,13 @@
 """Reusable answers to the questions of `scheduler_core.sched.policy`; each names the rules it implements."""
 
-from collections.abc import Iterable, Reversible
+from collections.abc import Iterable, Mapping, Reversible
 from dataclasses import dataclass
 
 from scheduler_core.sched.decisions import INTERLEAVED, Deferral, Pass, Passes, Serve
 from scheduler_core.sched.policy import Predictor
 from scheduler_core.sched.view import RequestView, View
-from scheduler_core.types.reasons import Defer, Preempt
+from scheduler_core.types.plan import Grant
+from scheduler_core.types.reasons import Defer, Outcome, Preempt
 from scheduler_core.types.time import Ns
 
 # Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
@@ -111,6 +112,38 @@ class PrefillsAlone:
 
     def wake_ns(self, view: View) -> Ns | None:
         return None
+
+
+class PromptsFirst:
+    """Prompts fill a step before decodes do, unless a decode was left out of ``most_skips`` steps in a row (SW-05).
+
+    Decodes then come first once. It counts per request, and so must be among the policy's observers too.
+    """
+
+    _prompts = Passes((Pass(Serve.PREFILLS), Pass(Serve.WAITING), Pass(Serve.DECODES)))
+    _decodes = Passes((Pass(Serve.DECODES), Pass(Serve.PREFILLS), Pass(Serve.WAITING)))
+
+    def __init__(self, most_skips: int) -> None:
+        self._most_skips = most_skips
+        self._skips: dict[int, int] = {}
+
+    def passes(self, view: View) -> Passes:
+        skipped = max(self._skips.values(), default=0)
+        return PromptsFirst._decodes if skipped >= self._most_skips else PromptsFirst._prompts
+
+    def wake_ns(self, view: View) -> Ns | None:
+        return None
+
+    def begun(self, now_ns: Ns) -> None:
+        """Nothing to do: counts change with what is planned."""
+
+    def planned(self, view: View, grants: Mapping[int, Grant]) -> None:
+        """Count for whom there was nothing left in this step."""
+        left_out = [r.id for r in view.running_requests() if not r.prefilling and r.id not in grants]
+        self._skips = {request: self._skips.get(request, 0) + 1 for request in left_out}
+
+    def ended(self, request: RequestView, outcome: Outcome) -> None:
+        """Who is over runs no more, and so is counted no more with the next step."""
 
 
 # --- chunk ----------------------------------------------------------------------------------------------------------

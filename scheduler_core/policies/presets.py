@@ -21,6 +21,7 @@ from scheduler_core.policies.parts import (
     LongPrefillCap,
     Nobody,
     PrefillsAlone,
+    PromptsFirst,
     RoomAboveWatermark,
     RunningThenWaiting,
     WholeBatches,
@@ -45,6 +46,8 @@ from scheduler_core.types.patience import Promise
 from scheduler_core.types.time import ns_from_ms
 
 INPUT_TOKENS = 16_384
+MOST_SKIPS = 8
+"""Splitwise: steps in a row that prompts may leave a decode out of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,12 @@ def reserve_max(spec: PolicySpec, limits: Limits) -> PolicySet:
     )
 
 
+def splitwise(spec: PolicySpec, limits: Limits) -> PolicySet:
+    """Prompts before decodes in one step, each with room for all it can come to: Splitwise's mixed batches (SW-05)."""
+    shape = PromptsFirst(MOST_SKIPS)
+    return replace(reserve_max(spec, limits), name="splitwise", shape=shape, observers=(shape,))
+
+
 def sglang(spec: PolicySpec, limits: Limits) -> PolicySet:
     """Prefill-first batches with estimated memory, after SGLang 0.5.23 (G-01 to G-25)."""
     batch, page = spec.batch, limits.block_size
@@ -236,6 +245,9 @@ def branch_of(running: PolicySet, trunk: PolicySpec, branch: PolicySpec, capacit
         kept["reserve"] = running.reserve
     if cast(object, running.admission) is running.watch:
         kept["admission"] = running.admission
+    kept["observers"] = tuple(
+        built.shape if cast(object, item) is running.shape else item for item in running.observers
+    )
     return replace(built, **kept)
 
 

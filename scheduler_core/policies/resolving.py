@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Any
 
+from scheduler_core.policies.layouts import homeless_tiers, layout_problems
 from scheduler_core.policies.manifests import AS_SERVED, Manifest
 from scheduler_core.policies.registry import manifest_of
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.fork import check_fork
 from scheduler_core.spec.policy import LEAVES_ONLY, SECTIONS, PolicySpec
-from scheduler_core.spec.pools import PoolsSection
 from scheduler_core.spec.target import Profile, TargetSpec
 from scheduler_core.spec.topology import Topology
 from scheduler_core.types.errors import InputError, Problem
@@ -117,13 +117,9 @@ def check_layout(policy: PolicySpec, target: TargetSpec) -> None:
     if topology is None:
         message = f"is {pools.layout}, but the target is one instance; give it a topology, or use single"
         raise InputError([Problem("pools.layout", message)])
-    if pools.scale is not None and pools.layout != "replicas":
-        raise InputError([Problem("pools.scale", f"scales replicas, but the layout is {pools.layout}")])
-    if pools.scale is not None and pools.scale.least > topology.instances:
-        message = f"is {pools.scale.least}, but the target has {topology.instances} instances"
-        raise InputError([Problem("pools.scale.least", message)])
-    if pools.layout == "split":
-        _check_split(pools, topology)
+    problems = list(layout_problems(pools, topology))
+    if problems:
+        raise InputError(problems)
 
 
 def _held(hold: Mapping[str, int], topology: Topology | None) -> Topology:
@@ -140,24 +136,6 @@ def _held(hold: Mapping[str, int], topology: Topology | None) -> Topology:
     if not held.groups:
         raise InputError([Problem("pools.hold", "holds no instance at all")])
     return held
-
-
-def _check_split(pools: PoolsSection, topology: Topology) -> None:
-    groups = ", ".join(topology.groups)
-    prefill = pools.prefill or ()
-    problems = [
-        Problem("pools.prefill", f"there is no group {name!r}; the target has {groups}")
-        for name in prefill
-        if name not in topology.groups
-    ]
-    if not prefill or set(prefill) >= set(topology.groups):
-        message = f"name the groups that compute prompts and leave at least one to decode; the target has {groups}"
-        problems.append(Problem("pools.prefill", message))
-    if pools.move in ("chunks", "layers") and pools.reserve == "ready":
-        message = f"{pools.move} have somewhere to go only with reserve: before or arrival"
-        problems.append(Problem("pools.move", message))
-    if problems:
-        raise InputError(problems)
 
 
 def _check_execution(policy: PolicySpec, target: TargetSpec) -> None:
@@ -265,6 +243,9 @@ def resolve_arms(spec: ExperimentSpec, profile: Profile | None) -> dict[str, Pol
     if spec.events is not None and spec.target.server is not None:
         problems.append(Problem("events", "happen in process; a server forgets its cache between runs (reset_cache)"))
     problems += _outage_problems(spec)
+    for name, policy in resolved.items():
+        if spec.target.topology is not None:
+            problems += homeless_tiers(policy.pools, spec.target.topology, spec.workload.tiers, f"arms.{name}")
     if problems:
         raise InputError(problems)
     return resolved

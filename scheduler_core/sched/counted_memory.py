@@ -34,6 +34,9 @@ class NamelessBlocks:
     def swap_out(self, request: LiveRequest, tokens: int) -> Deferral | None:
         return Deferral(Defer.HOST_FULL, blocks_for(tokens, self.block_size), 0)
 
+    def pin(self, request: LiveRequest, fence: int) -> int:
+        raise CallerError(f"request {request.id}: blocks are pinned where they have names, step by step")
+
     def swap_in(self, request: LiveRequest) -> None:
         raise CallerError(f"request {request.id} was never swapped out: there is no host pool")
 

@@ -259,6 +259,19 @@ class Instance:
         """A parked request is elsewhere now: its blocks are free."""
         depart(self._state, self._live(request))
 
+    def pin(self, request: int, fence: int) -> int:
+        """Keep the blocks that a request has now until `unpin`, whatever becomes of it; how many. O(blocks).
+
+        ``fence`` is below 0 and used once: transfers may read or write them still.
+        """
+        self._state.pinned.add(fence)
+        return self._state.memory.pin(self._live(request), fence)
+
+    def unpin(self, fence: int) -> None:
+        """Nothing touches what stands behind ``fence`` any more; one that is not known is ignored."""
+        self._state.pinned.discard(fence)
+        self._state.memory.lift(fence)
+
     def reserve(self, left: Leaving, now_ns: Ns, *, headroom_tokens: int = 0) -> Reserved | Ended | None:
         """Room for the KV of a request that comes from another instance; None when there is none now.
 
@@ -282,6 +295,11 @@ class Instance:
         """Whether a request runs, was stopped or has landed here: it will give blocks back by itself."""
         state = self._state
         return bool(state.running or state.stopped or state.lodged)
+
+    def owes(self) -> bool:
+        """Whether requests are here that lost their blocks, or their place in steps, and have not come back (PD-05)."""
+        state = self._state
+        return bool(state.stopped) or any(live.preemptions and not live.blocks for live in state.waiting)
 
     def landed_blocks(self) -> int:
         """Blocks of requests that were delivered and wait for a slot."""
@@ -317,6 +335,11 @@ class Instance:
         """Whether a step of a live request is in flight."""
         live = self._live(request)
         return live.granted != live.confirmed
+
+    def unstarted(self) -> list[tuple[int, int]]:
+        """Requests that wait and were never admitted, with their prompt tokens, in queue order. O(waiting)."""
+        waiting = [live for live in self._state.waiting if live.run_seq < 0 and not live.blocks]
+        return [(live.id, live.spec.prompt_tokens) for live in waiting]
 
     def resume(self, left: Leaving, now_ns: Ns) -> Ended | None:
         """Take over a request without its KV: it waits like a preempted one, and its tokens are computed again."""

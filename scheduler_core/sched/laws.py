@@ -82,9 +82,10 @@ def check_step(state: InstanceState, limits: Limits, granted: int, left: int) ->
 def check_liveness(state: InstanceState, wake_ns: Ns | None) -> None:
     """After planning nothing: unfinished requests need a step in flight, or a time at which the policy changes.
 
-    While requests are parked, the cluster will say something, and give blocks back at the latest then.
+    While requests are parked or blocks pinned, the cluster will say something, and give blocks back at the latest then.
     """
-    if state.requests and not state.parked and not state.in_flight and wake_ns is None:
+    outside = state.parked or state.pinned
+    if state.requests and not outside and not state.in_flight and wake_ns is None:
         head = state.waiting.head()
         raise LawError(
             f"nothing is granted, in flight or due, yet {len(state.waiting)} wait, {len(state.running)} run and "

@@ -89,6 +89,9 @@ class Memory(Protocol):
     def lift(self, fence: int) -> None:
         """Nothing touches the blocks behind ``fence`` any more."""
 
+    def pin(self, request: LiveRequest, fence: int) -> int:
+        """Lease the blocks of ``request`` once more, until ``fence`` is lifted; how many."""
+
     def retract(self, request: LiveRequest, tokens: int) -> None:
         """Of what was published of the request, only the blocks filled by the first ``tokens`` positions will be."""
 
@@ -313,6 +316,10 @@ class BlockMemory:
 
     def lift(self, fence: int) -> None:
         self._ledger.lift(fence)
+
+    def pin(self, request: LiveRequest, fence: int) -> int:
+        self._ledger.pin(request.table, fence)
+        return request.blocks
 
     def retract(self, request: LiveRequest, tokens: int) -> None:
         full = tokens // self.block_size

@@ -30,8 +30,8 @@ class InstanceState:
     the host, and go on before anybody new (`sched.stopping`). ``held`` are finished requests whose slot and blocks stay
     taken until their batch ends. ``parked`` and ``lodged`` are those of `sched.moving`; the latter are waiting, too.
     ``fused_step`` is a fused step while events are delivered during it. ``reset`` is a reset of the cache that waits
-    for the steps in flight. ``deferred`` is the last reported (request,
-    reason): a record is written only on change.
+    for the steps in flight. ``pinned`` are fences that hold blocks until something outside is over. ``deferred`` is the
+    last reported (request, reason): a record is written only on change.
     """
 
     memory: Memory
@@ -57,6 +57,7 @@ class InstanceState:
     next_step: int = 0
     fused_step: FusedStep | None = None
     reset: Reset | None = None
+    pinned: set[int] = field(default_factory=set)
 
     def fence(self) -> int | None:
         """The newest step in flight, behind which released blocks must wait; None when nothing is."""

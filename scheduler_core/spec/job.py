@@ -164,12 +164,16 @@ MESSAGES: TypeAdapter[Message] = TypeAdapter(Message)
 
 
 class PoolSample(Spec):
-    """One group of a cluster's instances in a live sample; ``kv_used_share`` is as of the newest step of each."""
+    """One group of a cluster's instances in a live sample; ``kv_used_share`` is as of the newest step of each.
+
+    ``on`` counts those that are neither off, nor starting, nor dead; None in samples of earlier versions.
+    """
 
     waiting: int
     running: int
     busy_share: float
     kv_used_share: float
+    on: int | None = None
 
 
 class Sample(Spec):
@@ -201,6 +205,12 @@ class Sample(Spec):
     done: int
     preemptions: int | None
     in_flight: int | None = None
+    on_the_way: int | None = Field(None, description="Clusters: requests between two instances.")
+    moved_bytes_per_s: float | None = Field(None, description="Clusters: KV bytes per second, of what has landed.")
+    fallbacks: int | None = Field(None, description="Clusters: handoffs not done as first chosen, so far.")
+    instance_changes: int | None = Field(
+        None, description="Clusters: instances started, drained, lent or moved between pools, so far."
+    )
     window_s: float
     account_checks: int | None = Field(
         None, description="Checks of the account so far: blocks, requests and tokens conserved, each in one place."

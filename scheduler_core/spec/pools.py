@@ -7,11 +7,18 @@ from pydantic import BeforeValidator, Field, model_validator
 from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Share, Spec
 
 
-class Scaling(Spec):
-    """When replicas are started and drained. What exists is the topology's; ``least`` of it are always on."""
+def _joined(value: object) -> object:
+    """Names in one word, ``a+b``, so that a search can choose between groups."""
+    return tuple(value.split("+")) if isinstance(value, str) else value
 
-    by: Literal["queue", "busy"] = Field(
-        "queue", description="Pressure is requests that are not over, or busy share, per instance on or starting."
+
+class Scaling(Spec):
+    """When instances are started and drained. What exists is the topology's; ``least`` of it are always on."""
+
+    by: Literal["queue", "busy", "wait"] = Field(
+        "queue",
+        description="Pressure is requests that are not over, busy share, or the estimated ms of prompts that wait, per "
+        "instance on or starting.",
     )
     least: PositiveInt = Field(1, description="Instances that are always on.")
     up_at: PositiveFloat = Field(8.0, description="Pressure above which more are started.")
@@ -49,9 +56,43 @@ class MigrationSpec(Spec):
     )
 
 
-def _joined(value: object) -> object:
-    """Names in one word, ``a+b``, so that a search can choose between groups."""
-    return tuple(value.split("+")) if isinstance(value, str) else value
+class Transferring(Spec):
+    """Admission by transfer: requests that wait go to another instance once theirs has been saturated for long."""
+
+    wait_ms: PositiveFloat = Field(
+        2000.0, description="An instance is saturated while the prompts that wait there are estimated to take longer."
+    )
+    window_s: PositiveFloat = Field(5.0, description="How long it must be saturated, at every look.")
+    every_s: PositiveFloat = Field(1.0, le=3600, description="Time between two looks.")
+
+
+class Rebalancing(Spec):
+    """Split: the ratio of prefill to decode. An instance moves from the pool that can spare one to the one that is
+    short, once it is empty."""
+
+    prefill_wait_ms: PositiveFloat = Field(
+        1000.0, description="Prefill is short while the prompts that wait are estimated to take longer, per instance."
+    )
+    decode_kv_share: Share = Field(
+        0.8, gt=0, description="Decode is short while its requests, and those that wait for it, hold more of its KV."
+    )
+    window_s: PositiveFloat = Field(5.0, description="How long a pool must be short, and the other able to spare one.")
+    every_s: PositiveFloat = Field(1.0, le=3600, description="Time between two looks.")
+    cooldown_s: float = Field(30.0, ge=0, description="Least time between a move and one the other way.")
+
+
+class TierPool(Spec):
+    """The instances of a tier."""
+
+    groups: Annotated[tuple[Name, ...], BeforeValidator(_joined), Field(min_length=1)] = Field(
+        description="The target's groups that serve this tier and no other (a+b for two)."
+    )
+    overflow: Annotated[tuple[Name, ...], BeforeValidator(_joined)] | None = Field(
+        None, description="Groups that may help out; absent: none, requests wait for their own."
+    )
+    overflow_at: PositiveFloat = Field(
+        8.0, description="Overflow: while each instance of its own has this many requests that are not over, or more."
+    )
 
 
 class PoolsSection(Spec):
@@ -100,6 +141,24 @@ class PoolsSection(Spec):
         "all when absent: every one that exists.",
     )
     scale: Scaling | None = Field(None, description="Replicas: when instances are started and drained; absent: never.")
+    scale_prefill: Scaling | None = Field(
+        None, description="Split: when instances that compute prompts are started and drained; absent: never."
+    )
+    scale_decode: Scaling | None = Field(
+        None, description="Split: when instances that decode are started and drained; absent: never."
+    )
+    rebalance: Rebalancing | None = Field(
+        None, description="Split: when an instance moves from prefill to decode or back; absent: never."
+    )
+    transfer: Transferring | None = Field(
+        None, description="When requests that wait go to another instance; absent: never."
+    )
+    tiers: dict[Name, TierPool] | None = Field(
+        None,
+        max_length=64,
+        description="Tiers with instances of their own; other tiers use the groups that none of them names. Absent: "
+        "all share all.",
+    )
     migrate: MigrationSpec | None = Field(
         None, description="Live migration between replicas, or between instances that decode; absent: none."
     )
@@ -120,6 +179,14 @@ class PoolsSection(Spec):
     broken: Literal["transfer", "recompute", "stay", "fail"] | None = Field(
         None, description="Split: what follows a transfer that broke off."
     )
+    lease_ms: float | None = Field(
+        None,
+        ge=0,
+        le=3_600_000,
+        description="Split: blocks of a transfer that is given up with bytes under way, as by an abort, are held at "
+        "both sides until the bytes are reported, and this long at most; a later report is ignored. Absent: bytes stop "
+        "at once, and blocks are free.",
+    )
     first_token: Literal["prefill", "arrival", "decode"] | None = Field(
         None,
         description="Split: who emits the first token. prefill computes and emits it; prefill computes it and it is "
@@ -135,6 +202,20 @@ class PoolsSection(Spec):
         description="Split: KV is moved after prefill; chunk by chunk as steps compute it; or layer by layer while a "
         "step computes it. The last two need reserve: before or arrival.",
     )
+    stream_tokens: int | None = Field(
+        None,
+        ge=0,
+        le=1_000_000,
+        description="Split, move chunks or layers: KV of a shorter prompt than this is moved after prefill all the "
+        "same. Absent: none is too short.",
+    )
+    borrow_tokens: PositiveInt | None = Field(
+        None,
+        description="Split: both places of a request are chosen on arrival. A prefill instance whose queue is not "
+        "empty takes no prompt that brings its waiting prompt tokens above this, a decode instance nobody whose prompt "
+        "and output limit do not fit beside what was promised there; where none is left, one of the other pool is "
+        "borrowed until it is idle. Absent: nobody is borrowed.",
+    )
     accept_share: Share | None = Field(
         None,
         description="Split: an instance takes a request in only while those that have arrived there and wait hold less "
@@ -145,6 +226,11 @@ class PoolsSection(Spec):
         ge=0,
         le=1_000_000,
         description="Split: room for this many tokens stays free for each request at an instance that takes one in.",
+    )
+    retracted_first: bool | None = Field(
+        None,
+        description="Split: nobody gets a place at an instance while requests that lost their blocks there have not "
+        "come back. Absent: no.",
     )
     on_death: Literal["recompute", "fail"] | None = Field(
         None,

@@ -125,6 +125,34 @@ class TransferFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Leased:
+    """A transfer was given up with bytes under way: blocks at both sides are held until they are reported, or too late.
+
+    How many, at its ``source`` and its ``destination``.
+    """
+
+    kind: ClassVar[str] = "leased"
+    at_ns: Ns
+    request: int
+    source: int
+    destination: int
+    source_blocks: int
+    destination_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnded:
+    """What was held for a given-up transfer is free: its bytes were ``reported``, or the lease ``expired``."""
+
+    kind: ClassVar[str] = "lease_ended"
+    at_ns: Ns
+    request: int
+    source: int
+    destination: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Migration:
     """A live migration went on: ``action`` is started, stage, stopped, landed or dropped (``reason`` says why).
 
@@ -190,6 +218,47 @@ class Scaled:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reassigned:
+    """A request that waits ``leaves`` an instance that was saturated for long, or ``arrives`` at another.
+
+    Prompts that wait at the source were estimated to take ``wait_ns``, more than ``bound_ns`` at every look of a whole
+    window; those at the destination ``there_ns``.
+    """
+
+    kind: ClassVar[str] = "reassigned"
+    at_ns: Ns
+    request: int
+    source: int
+    destination: int
+    action: str
+    wait_ns: Ns = 0
+    bound_ns: Ns = 0
+    there_ns: Ns = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Overflowed:
+    """A request went to an instance that is not its tier's own: those were full, or out."""
+
+    kind: ClassVar[str] = "overflowed"
+    at_ns: Ns
+    request: int
+    instance: int
+    tier: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChanged:
+    """An instance works for another pool now: prefill, decode, or both (mixed), or is leaving its own; and why."""
+
+    kind: ClassVar[str] = "pool_changed"
+    at_ns: Ns
+    instance: int
+    pool: str
+    reason: str
+
+
 ClusterRecord: TypeAlias = (
     Routed
     | Held
@@ -204,4 +273,9 @@ ClusterRecord: TypeAlias = (
     | OutageStage
     | Lost
     | Scaled
+    | PoolChanged
+    | Reassigned
+    | Overflowed
+    | Leased
+    | LeaseEnded
 )

@@ -11,7 +11,7 @@ from scheduler_core.testing.builders import play_cluster, policy_spec, profile, 
 from scheduler_core.testing.conformance import TARGET, traffic
 from scheduler_core.types.cluster_records import Emitted, Handoff, Held, Landed, Parked, Routed, Transferred
 from scheduler_core.types.patience import Promise
-from scheduler_core.types.records import Finished, Step
+from scheduler_core.types.records import Admitted, Finished, Preempted, Step
 from tests.cluster.test_replicas import summary_of
 
 GROUPS = {"prefill": 1, "decode": 1}
@@ -99,6 +99,22 @@ def test_headroom_stays_free_for_who_is_there() -> None:
         requests = [request(0, 40, 4), request(1, 40, 4)]
         _, sink, _ = play_cluster(spec, requests, GROUPS, capacity=Capacity(24, 1000))
         assert bool(sink.of(Held)) is waits, headroom
+
+
+@pytest.mark.parametrize(("first", "waits"), [(True, True), (False, False)])
+def test_who_lost_its_blocks_comes_back_before_anybody_new_gets_a_place(first: bool, waits: bool) -> None:
+    """PD-05. A decode pool of 24 blocks of 4 holds two requests of 40 tokens (10 blocks each); their answers fill it
+    at 48 tokens each, after 8, and one is retracted. A third prompt of 4 tokens, there at 15 ms, fits beside the other
+    one at once, but gets a place only when the retracted one is back: when the other one is over."""
+    spec = policy_spec(
+        "sglang_pd", cache__block_size=4, pools__headroom_tokens=0, pools__retracted_first=first, cache__prefix="none"
+    )
+    requests = [request(0, 40, 30), request(1, 40, 30), request(2, 4, 3, at_ms=15)]
+    _, sink, _ = play_cluster(spec, requests, GROUPS, capacity=Capacity(24, 1000))
+    (retracted,) = {record.request for record in sink.of(Preempted)}
+    back = min(record.at_ns for record in sink.of(Admitted) if record.request == retracted and record.resumed)
+    landed = {record.request: record.at_ns for record in sink.of(Landed)}[2]
+    assert (landed >= back) is waits
 
 
 def test_decode_pulls_only_while_few_prompts_wait_there() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scheduler_core.evidence.live import LiveSampler
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.spec.job import Sample
-from scheduler_core.testing.builders import play_cluster
+from scheduler_core.testing.builders import play_cluster, request
 from scheduler_core.types.records import Arrived, RunStarted
 from scheduler_core.types.time import NS_PER_S
 from tests.cluster.test_handoff import GROUPS, split
@@ -44,3 +44,23 @@ def test_every_request_is_in_exactly_one_place(requests: Any, handoff: Any) -> N
     assert samples[-1].done == len(requests)
     assert samples[-1].waiting == samples[-1].running == samples[-1].paused == 0
     assert all(left.done <= right.done for left, right in pairwise(samples))
+
+
+def test_a_sample_shows_what_moves() -> None:
+    """1 ms a step; 100 tokens of 1 kB over 1 MB/s are on the way from 1 ms to 101. Sampled each 50 ms: one request on
+    its way and nothing landed; then, at 150, nobody, and 100 kB in 150 ms. Both instances are on."""
+    link: dict[str, Any] = {"link_gb_per_s": 0.001, "link_latency_us": 0, "kv_bytes_per_token": 1000}
+    _, sink, _ = play_cluster(split(), [request(0, 100, 100)], GROUPS, **link)
+    samples: list[Sample] = []
+    sampler = LiveSampler(interval_ns=50_000_000, total=1, on_sample=samples.append)
+    described = [{"group": group, "kv_blocks": 1000} for group in GROUPS]
+    for record in [
+        RunStarted("run", 1, "plan", "policy", {}, {}, "simulation", "modelled", 1, 20, 16, 40, instances=described),
+        *sink.records,
+    ]:
+        sampler.write(record)
+    moving, over = samples[0], next(sample for sample in samples if sample.t_s == 0.15)
+    assert (moving.on_the_way, moving.moved_bytes_per_s) == (1, 0)
+    assert (over.on_the_way, over.moved_bytes_per_s) == (0, 100_000 / 0.15)
+    assert (over.fallbacks, over.instance_changes) == (0, 0)
+    assert {group: pool.on for group, pool in over.pools.items()} == {"a": 1, "b": 1}

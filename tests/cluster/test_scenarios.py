@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from headway.play import play
+from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.yamltext import load_yaml
@@ -12,14 +14,21 @@ from scheduler_core.spec.yamltext import load_yaml
 FOLDER = Path(__file__).parents[2] / "examples" / "scenarios"
 
 
+def summaries(name: str, **workload: Any) -> dict[str, RunSummary]:
+    """Plays a scene, with another ``workload`` where that is given; what came of each arm."""
+    path = FOLDER / f"{name}.yaml"
+    data = load_yaml(path.read_text())
+    data["workload"] |= workload
+    played = play(parse(ExperimentSpec, data), base=path.parent, on_step=lambda step: None)
+    assert not played.failures
+    assert all(run.audit.passed for run in played.runs)
+    return {run.arm: run for run in played.runs}
+
+
 @cache
 def figures(name: str) -> Callable[[str, str], float]:
     """Plays a scene as it stands; what to ask for a figure of an arm, by name."""
-    path = FOLDER / f"{name}.yaml"
-    played = play(parse(ExperimentSpec, load_yaml(path.read_text())), base=path.parent, on_step=lambda step: None)
-    assert not played.failures
-    assert all(run.audit.passed for run in played.runs)
-    by_arm = {run.arm: run.metrics for run in played.runs}
+    by_arm = {arm: run.metrics for arm, run in summaries(name).items()}
 
     def figure(arm: str, metric: str) -> float:
         value = by_arm[arm][metric].value
@@ -73,6 +82,7 @@ def test_a_burst_is_met_late_by_what_starts_cold_and_a_start_is_no_latency() -> 
     """A start takes the 3 s of its stages, no more and no less, and stands apart; requests show what they waited.
 
     With starts the burst's tail is far below one instance's, but above that of instances always on, for fewer hours.
+    Who came while others were starting is told apart from who found all of them warm.
     """
     of = figures("scaling-through-a-burst")
     assert of("scaled", "scale_out_latency_ms") == 3000
@@ -80,3 +90,17 @@ def test_a_burst_is_met_late_by_what_starts_cold_and_a_start_is_no_latency() -> 
     assert of("scaled", "ttft_p95_ms") < of("one", "ttft_p95_ms") / 2
     assert of("scaled", "ttft_p95_ms") > of("always", "ttft_p95_ms")
     assert of("scaled", "device_hours") < of("always", "device_hours")
+    assert of("scaled", "ttft_starting_p95_ms") > 2 * of("scaled", "ttft_settled_p95_ms")
+    assert of("scaled", "ttft_settled_p95_ms") < of("one", "ttft_p95_ms") / 2
+
+
+def test_a_burst_of_one_tier_hurts_another_unless_that_has_instances_of_its_own() -> None:
+    """Gold sends the same requests beside an eighth and beside all of the others' load: apart it keeps every promise,
+    on shared instances it loses a quarter of them, though those are less busy than they would be apart."""
+    kept = {
+        (arm, times): run.tiers["gold"].attainment_share
+        for times in (1, 8)
+        for arm, run in summaries("a-tier-with-instances-of-its-own", others={"tier": "gold", "times": times}).items()
+    }
+    assert kept["shared", 1] == kept["apart", 1] == kept["apart", 8] == 1
+    assert (kept["shared", 8] or 0) < 0.75

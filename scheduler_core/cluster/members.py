@@ -1,0 +1,67 @@
+"""Who is in a cluster: its instances, where requests are in them, and what it can do beside routing."""
+
+from dataclasses import dataclass, field
+
+from scheduler_core.cluster.borrowing import Borrowing
+from scheduler_core.cluster.handoff import Handoffs
+from scheduler_core.cluster.isolation import Isolation
+from scheduler_core.cluster.links import Links
+from scheduler_core.cluster.load import Load
+from scheduler_core.cluster.migration import Migrations
+from scheduler_core.cluster.refusal import Refusal
+from scheduler_core.cluster.relief import Relief
+from scheduler_core.cluster.router import Choice
+from scheduler_core.request.spec import RequestSpec
+from scheduler_core.sched.instance import Instance
+from scheduler_core.sched.plan import Ended
+
+
+@dataclass
+class Member:
+    """An instance of the cluster, with its place in it and what a router counts of it."""
+
+    name: str
+    group: str
+    instance: Instance
+    load: Load = field(default_factory=Load)
+
+
+@dataclass(slots=True)
+class Resident:
+    """Where a live request is, and what of it is in its instance's `Load`."""
+
+    spec: RequestSpec
+    member: int
+    emitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a request went and why; ``refused`` when that instance did not take it.
+
+    ``displaced`` is who had to leave a full queue for it.
+    """
+
+    choice: Choice
+    refused: Ended | None
+    displaced: Ended | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a cluster can do beside routing; whatever is absent, it does not do.
+
+    With ``handoffs`` requests leave the entries once their prompt is computed, with ``migrations`` while they decode,
+    with ``relief`` while they wait, all over ``links``. With ``borrowing`` pools lend each other instances; with
+    ``isolation`` tiers have their own. ``refusal`` may refuse a request before it is let in. With ``takes_over`` others
+    go on with the requests of an instance that died, else those fail.
+    """
+
+    links: Links | None = None
+    handoffs: Handoffs | None = None
+    borrowing: Borrowing | None = None
+    migrations: Migrations | None = None
+    refusal: Refusal | None = None
+    isolation: Isolation | None = None
+    relief: Relief | None = None
+    takes_over: bool = True
