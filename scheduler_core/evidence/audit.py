@@ -5,7 +5,7 @@ It shares no arithmetic with the tables, so a fault in either shows. A run that 
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,11 +36,13 @@ from scheduler_core.types.records import (
     RunStarted,
     Step,
     Steps,
+    Swapped,
 )
 from scheduler_core.types.time import Ns
 
 MOST_VIOLATIONS = 200
-SWAP = "swap"
+KEEP, SWAP = "keep", "swap"
+HOST = "host"
 _AWAY = (IntervalClass.RESERVE_WAIT, IntervalClass.HANDOFF, IntervalClass.NETWORK_WAIT)
 _PREFILL, _DECODE, _RECOMPUTE = Phase.PREFILL.value, Phase.DECODE.value, Phase.RECOMPUTE.value
 _PER_GRANT = ("R25 ordering", "tokens contiguous", "sampled at the end", "no negative duration")
@@ -76,6 +78,7 @@ class Audit:
             Preempted: self._preempted,
             Paused: self._paused,
             Resumed: self._resumed,
+            Swapped: self._swapped,
             CacheReset: self._reset,
             Finished: self._end,
             RunFinished: self._run_finished,
@@ -212,6 +215,20 @@ class Audit:
         self._unpause(request)
         request.resident, request.epoch, request.next_start = True, record.epoch, record.tokens
         self._instances[request.instance].resident.add(record.request)
+
+    def _swapped(self, record: Swapped) -> None:
+        """A paused request goes on from the host, in a new epoch, or from the device, as if it had been paused so."""
+        request = self._state(record.request)
+        before = request.paused if request is not None else None
+        out = record.to == HOST
+        moves = before is not None and (before.how, before.tokens) == (KEEP if out else SWAP, record.tokens)
+        self._check("paused once", moves, f"swapped request {record.request}", "{} tokens to the {}, paused as {}",
+                    record.tokens, record.to, before)  # fmt: skip
+        if request is None or before is None:
+            return
+        self._instances[request.instance].swapped_blocks += record.blocks if out else -before.blocks
+        how, epoch = (SWAP, record.epoch - 1) if out else (KEEP, record.epoch)
+        request.paused = replace(before, how=how, epoch=epoch, blocks=record.blocks)
 
     def _unpause(self, request: AuditedRequest) -> None:
         if request.paused is not None and request.paused.how == SWAP:

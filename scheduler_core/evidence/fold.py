@@ -39,6 +39,7 @@ from scheduler_core.types.records import (
     RunStarted,
     Step,
     Steps,
+    Swapped,
     Tie,
 )
 from scheduler_core.types.time import Ns
@@ -105,6 +106,7 @@ class RunFold:
             LeaseEnded: self.handoffs.lease_ended,
             Paused: self._paused,
             Resumed: lambda record: None,  # the wait ends with the step in which it runs again
+            Swapped: lambda record: None,  # it waits on, wherever its KV is
             CacheReset: lambda record: None,  # who lost blocks to it has a record of that
             Tie: self._tie,
             Finished: self._finished,

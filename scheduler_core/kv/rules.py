@@ -27,6 +27,18 @@ class CacheRules:
         return self.host_blocks > 0 or self.host_prefix_blocks > 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapRules:
+    """When KV of stopped requests moves before somebody needs its blocks (FS-05), and who waits for it (FS-06).
+
+    ``room`` device blocks are kept free for newcomers, and what they leave is used to bring KV back. With fewer than
+    ``host_low`` host blocks free, requests without KV do not come in.
+    """
+
+    room: int
+    host_low: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Quotas:
     """Most blocks by tenant; ``others`` is for those not named, None: as many as there are."""

@@ -271,25 +271,31 @@ AS_SERVED = Manifest(
 
 FASTSERVE = Manifest(
     name="fastserve",
-    version="187a274",
+    version="187a274+1",
     title="Feedback queues with skip-join as FastServe",
     summary="Serves short answers first without knowing lengths: a request sinks a level with each quantum it uses, a "
-    "long prompt joins lower down, and running requests of low levels give way to waiting ones of higher levels.",
-    citation="FastServe 187a274, arXiv 2305.05920; rules FS-01 to FS-05, with a prompt computed in chunks where the "
+    "long prompt joins lower down, and running requests of low levels give way to waiting ones of higher levels; what "
+    "they have computed is kept, on the device or in the host.",
+    citation="FastServe 187a274, arXiv 2305.05920; rules FS-01 to FS-06, with a prompt computed in chunks where the "
     "budget is short.",
     defaults=_defaults(
         "fastserve",
         order={"by": "levels", "levels": 6, "quantum_ms": 10, "starvation_ms": 3000},
-        cache={"watermark": 0.0},
+        cache={"watermark": 0.0, "preemption": "swap", "host_blocks": 2048, "host_watermark": 0.1},
         batch={},
     ),
     settable={
         **described("order", "levels", "quantum_ms", "starvation_ms", "prefill_us_per_token"),
         **_UNCACHED,
+        "cache.preemption": "A request that lost its slot and then has to give up its blocks: swap (copied to host "
+        "memory and back, also ahead of need); cheapest (swap or recompute, by estimated time); recompute (as it loses "
+        "its slot). swap and cheapest need host_blocks.",
+        **described("cache", "host_watermark"),
         **described("cache", "watermark"),
         **_QUEUE,
         **described("batch", "prefill_budget", "decode_budget"),
         "batch.chunked_prefill": "Whether a prompt may be computed over several steps.",
     },
+    choices={"cache.preemption": ("recompute", "swap", "cheapest")},
     builder="scheduler_core.policies.presets:fastserve",
 )

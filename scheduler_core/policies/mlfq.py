@@ -43,9 +43,9 @@ class _Standing:
 class SkipJoinLevels:
     """Levels of all live requests: an order, a choice of victims, and the account that both go by.
 
-    A newcomer joins at the back of its level, a request that was stopped at the front of its own (FS-03). A waiting
-    request of a higher level takes slot or blocks from a running one of the lowest, of those from the one admitted last
-    (FS-05).
+    A newcomer joins at the back of its level, a request that was stopped at the front of its own (FS-03), where it
+    waits with its KV if the policy has that swapped. A waiting request of a higher level takes the slot of a running
+    one of the lowest, of those the one admitted last, and its blocks where those of who waits are not enough (FS-05).
 
     Bound on starvation: who has waited ``starvation_ns`` comes before everybody (`AgedQueue`), and is of level 0 from
     then on, so that every running request of a lower level gives way to it (FS-04; the artefact looks only every 1,000
@@ -72,7 +72,7 @@ class SkipJoinLevels:
     def key(self, request: RequestView) -> tuple[int, ...]:
         """Level, those who come back before newcomers, the last to come back first."""
         standing = self._of(request)
-        if not request.preemptions:
+        if request.run_seq < 0:
             return (standing.level, 1, 0)
         standing.waits_since_ns = self._now_ns
         self._returns += 1

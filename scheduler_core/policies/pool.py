@@ -50,6 +50,7 @@ def with_pool(policy: PolicySet, spec: PolicySpec, profile: Profile | None) -> P
             clean_low=int((cache.clean_low or 0) * policy.limits.kv_blocks),
             clean_high=int((cache.clean_high or cache.clean_low or 0) * policy.limits.kv_blocks),
         ),
+        swapping=policy.swapping and replace(policy.swapping, host_low=_host_low(cache)),
         preemption=_preemption(spec, policy.limits.block_size, profile),
         quotas=_quotas(cache, policy.limits.kv_blocks),
     )
@@ -65,6 +66,10 @@ def with_prefix_order(policy: PolicySet, spec: PolicySpec) -> PolicySet:
     by_length = spec.order.by == "longest_prefix"
     arrange = LongestPrefixFirst(spec.order.age_tokens or 0) if by_length else DepthFirstByWeight()
     return replace(policy, order=ByArrival(first_come=False), arrange=arrange)
+
+
+def _host_low(cache: CacheSection) -> int:
+    return int((cache.host_watermark or 0) * (cache.host_blocks or 0))
 
 
 def _quotas(cache: CacheSection, blocks: int) -> Quotas | None:

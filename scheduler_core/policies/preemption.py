@@ -12,6 +12,7 @@ class SwapOut:
     """Always copied to the host, as long as there is room (DS-03, FS-05)."""
 
     keeps: bool = False
+    copies: bool = True
 
     def weigh(self, tokens: int, blocks: int) -> Remedy:
         return Remedy(swap=True)
@@ -22,6 +23,7 @@ class KeepBlocks:
     """Who finds no block waits with those it has; one that has to stop for another reason is computed again."""
 
     keeps: bool = True
+    copies: bool = False
 
     def weigh(self, tokens: int, blocks: int) -> Remedy:
         return Remedy(swap=False)
@@ -35,6 +37,7 @@ class CheaperWay:
     cost: Affine
     block_size: int
     keeps: bool = False
+    copies: bool = True
 
     def weigh(self, tokens: int, blocks: int) -> Remedy:
         copied = -(-tokens // self.block_size)

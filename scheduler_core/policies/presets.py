@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, cast
 
+from scheduler_core.kv.rules import SwapRules
 from scheduler_core.policies.budgets import with_phase_budgets
 from scheduler_core.policies.feedback import with_feedback
 from scheduler_core.policies.gatekeeper import with_gate
@@ -182,7 +183,12 @@ def sglang(spec: PolicySpec, limits: Limits) -> PolicySet:
 
 
 def fastserve(spec: PolicySpec, limits: Limits) -> PolicySet:
-    """Feedback queues with skip-join, after FastServe 187a274 (FS-01 to FS-05); the order section has the levels."""
+    """Feedback queues with skip-join and swap, after FastServe 187a274 (FS-01 to FS-06); `with_order` has the levels.
+
+    As many blocks as the batch is large are kept free for newcomers, at the expense of those who wait only: a pool
+    smaller than the batch could serve nobody otherwise.
+    """
+    swaps = spec.cache.preemption in ("swap", "cheapest")
     return PolicySet(
         name="fastserve",
         limits=limits,
@@ -193,6 +199,7 @@ def fastserve(spec: PolicySpec, limits: Limits) -> PolicySet:
         admission=RoomAboveWatermark(int((spec.cache.watermark or 0) * limits.kv_blocks)),
         victim=LastAdmitted(),
         requeue=Place.BY_KEY,
+        swapping=SwapRules(room=limits.size) if swaps else None,
     )
 
 

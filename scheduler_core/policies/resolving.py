@@ -59,7 +59,8 @@ def _cache_problems(cache: dict[str, Any]) -> Iterator[Problem]:
     if high and not low:
         yield Problem("cache.clean_high", "is where eviction below clean_low ends: set cache.clean_low as well")
     if cache.get("preemption") in ("swap", "cheapest") and not cache.get("host_blocks"):
-        yield Problem("cache.preemption", f"{cache['preemption']} copies to host memory: set cache.host_blocks as well")
+        message = f"{cache['preemption']} copies to host memory: set cache.host_blocks as well, or use recompute"
+        yield Problem("cache.preemption", message)
 
 
 def _not_taken(manifest: Manifest, section: str, key: str, fixed: object) -> Problem:

@@ -28,6 +28,7 @@ class Event(IntEnum):
     DEPART = auto()
     SWAP_OUT = auto()
     SWAP_IN = auto()
+    FETCH = auto()
     FINISH = auto()
     FAIL = auto()
     ABORT = auto()
@@ -55,7 +56,9 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.PAUSED, Event.FAIL): State.ENDED,
     (State.PAUSED, Event.ABORT): State.ENDED,
     (State.RUNNING, Event.SWAP_OUT): State.SWAPPED,
+    (State.PAUSED, Event.SWAP_OUT): State.SWAPPED,
     (State.SWAPPED, Event.SWAP_IN): State.RUNNING,
+    (State.SWAPPED, Event.FETCH): State.PAUSED,
     (State.SWAPPED, Event.PREEMPT): State.QUEUED,
     (State.SWAPPED, Event.FINISH): State.ENDED,
     (State.SWAPPED, Event.FAIL): State.ENDED,

@@ -98,6 +98,12 @@ class Progress:
         self.epoch += 1
         return lost
 
+    def take_back(self, revoked: Grant) -> None:
+        """A grant of the step being planned is taken back; what was computed before stays."""
+        self.granted -= revoked.end - revoked.start
+        self.promised -= revoked.samples
+        self.drafted = 0
+
     def restore(self, tokens: int) -> None:
         """The KV of the first ``tokens`` tokens is back."""
         if self.granted or not 0 < tokens < self.known + self.promised:

@@ -30,7 +30,7 @@ class AgedQueue:
     """The order of another queue, but who has waited for ``bound_ns`` comes first, the longest waiting of them.
 
     Bound on starvation, for any inner order: once a request has waited ``bound_ns`` it is passed by nobody who entered
-    the queue after it. A newcomer enters at its arrival, a preempted request when it is stopped. All operations are
+    the queue after it. A newcomer enters at its arrival, one that was stopped when it is. All operations are
     O(log n) beside those of the inner queue.
     """
 
@@ -134,7 +134,8 @@ class AgedQueue:
 
     def _enter(self, request: LiveRequest) -> None:
         self._numbers.other += 1
-        entered = self._now_ns if request.preemptions else request.spec.arrival_ns
+        again = request.preemptions or request.run_seq >= 0
+        entered = self._now_ns if again else request.spec.arrival_ns
         age = _Age(entered, self._numbers.other, request)
         self._entered[request.id] = age
         heapq.heappush(self._ages, age)

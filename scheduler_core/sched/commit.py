@@ -139,8 +139,9 @@ def end(
     """
     stage, waits = request.stage, request.state is _QUEUED
     request.apply(event)
-    if waits:
+    if waits or (state.queues_stopped and request.id in state.stopped):
         state.waiting.remove(request)
+    if waits:
         state.lodged.pop(request.id, None)
     elif state.parked.pop(request.id, None) is not None:
         state.released.append(request.id)

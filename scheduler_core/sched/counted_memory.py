@@ -31,6 +31,9 @@ class NamelessBlocks:
     def distrust(self) -> None:
         return None
 
+    def trim(self, request: LiveRequest, count: int) -> None:
+        raise CallerError(f"request {request.id} cannot be set aside: there is no host pool that it could go to")
+
     def swap_out(self, request: LiveRequest, tokens: int) -> Deferral | None:
         return Deferral(Defer.HOST_FULL, blocks_for(tokens, self.block_size), 0)
 

@@ -38,12 +38,13 @@ class FusedInstance(Instance):
         self._copies = policy.cache.copies
         self._keeps_evicted = policy.cache.host_prefix_blocks > 0
         self._clean_low = policy.cache.clean_low
+        self._keeps_room = policy.swapping is not None
         self.undisturbed = Undisturbed(state, policy) if may_be_undisturbed(policy) else None
 
     @property
     def waiting(self) -> int:
         """Requests that wait. O(1)."""
-        return len(self._state.waiting)
+        return self._state.queued
 
     @property
     def running(self) -> int:
@@ -160,6 +161,8 @@ class FusedInstance(Instance):
         """Plan the same step again, if the pool has room; only after one that ``may_repeat``, with no event since."""
         state, memory = self._state, self._state.memory
         need = state.cohort.growth()
+        if self._keeps_room and state.stopped:
+            return False  # their KV may have to make room, or may come back
         if need > memory.free or (self._keeps_evicted and need > memory.clean):
             return False  # what is evicted is copied to the host, which takes time
         if self._clean_low and memory.cached and memory.clean - need < self._clean_low:

@@ -71,6 +71,7 @@ class Instance:
             waiting=waiting,
             aged=waiting if isinstance(waiting, Timed) else None,
             plan_on_promises=plan_on_promises,
+            queues_stopped=policy.queues_stopped,
         )
 
     # --- events ------------------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ class Instance:
     def displaced(self) -> int | None:
         """Who has to leave the queue, to be aborted as rejected, because a better newcomer came into it (G-15)."""
         limit = self.policy.limits.queue_limit
-        if not self.policy.displaces or not limit or len(self._state.waiting) <= limit:
+        if not self.policy.displaces or not limit or self._state.queued <= limit:
             return None
         worst = worst_waiting(self._state)
         return None if worst is None else worst.id
@@ -422,7 +423,7 @@ class Instance:
             memory.used,
             memory.cached,
             memory.clean,
-            len(state.waiting),
+            state.queued,
             len(state.running),
             len(state.stopped),
             memory.host_used,
@@ -449,15 +450,18 @@ class Instance:
 
     def _ask_gate(self, gate: Gate, spec: RequestSpec, now_ns: Ns) -> GateAnswer:
         state = self._state
-        answer = gate.decide(spec, (len(state.waiting), state.memory.used, state.memory.total), now_ns)
+        answer = gate.decide(spec, (state.queued, state.memory.used, state.memory.total), now_ns)
         if answer.disposal is not Disposal.QUEUE and state.keeps_records:
             state.records.append(gated_record(answer))
         return answer
 
     def _queue_anew(self, policy: PolicySet) -> None:
         state = self._state
-        waiting, state.waiting = list(state.waiting), queue_of(policy)
+        waiting, state.waiting = [one for one in state.waiting if one.id not in state.stopped], queue_of(policy)
         state.aged = state.waiting if isinstance(state.waiting, Timed) else None
+        state.queues_stopped = policy.queues_stopped
+        if policy.queues_stopped:
+            waiting += state.stopped.values()
         fronts = [request for request in waiting if request.preemptions and policy.requeue is Place.FRONT]
         for request in waiting:
             if request not in fronts:
@@ -478,7 +482,7 @@ class Instance:
             return Reject.OVER_TENANT_QUOTA, needed, quota
         if not limits.chunked and spec.prompt_tokens > limits.token_budget:
             return Reject.OVER_STEP_BUDGET, spec.prompt_tokens, limits.token_budget
-        waiting = len(self._state.waiting)
+        waiting = self._state.queued
         if limits.queue_limit and waiting >= limits.queue_limit:
             last = worst_waiting(self._state) if self.policy.displaces else None
             if last is None or last.spec.priority <= spec.priority:
@@ -492,4 +496,4 @@ def _pool_of(policy: PolicySet) -> tuple[object, ...]:
 
 
 def _queueing_of(policy: PolicySet) -> tuple[object, ...]:
-    return policy.order, policy.requeue, policy.account, policy.arrange, policy.starvation_ns
+    return policy.order, policy.requeue, policy.account, policy.arrange, policy.starvation_ns, policy.queues_stopped

@@ -36,14 +36,14 @@ def check_residence(state: InstanceState) -> None:
         stops, parks = request.id in state.stopped, request.id in state.parked
         now = request.state
         if (waits, runs, stops, parks) != (
-            now is State.QUEUED,
+            now is State.QUEUED or (state.queues_stopped and now in _STOPPED),
             now is State.RUNNING,
             now in _STOPPED,
             now is State.PARKED,
         ):
             places = f"waiting {waits}, running {runs}, stopped {stops}, parked {parks}"
             raise LawError(f"request {request.id} is {now.name}; {places}")
-        if waits and request.blocks and request.id not in state.lodged:
+        if waits and request.blocks and not stops and request.id not in state.lodged:
             raise LawError(f"waiting request {request.id} holds {request.blocks} blocks")
         if bool(request.host_table) != (now is State.SWAPPED) or (now is State.SWAPPED and request.blocks):
             raise LawError(
@@ -59,7 +59,7 @@ def check_residence(state: InstanceState) -> None:
             raise LawError(f"request {request.id}: {wrong}")
     if len(state.apart) + state.cohort.count != len(state.running):
         raise LawError(f"{len(state.apart)} apart + {state.cohort.count} in the cohort != {len(state.running)} running")
-    waiting, running = len(state.waiting), len(state.running)
+    waiting, running = state.queued, len(state.running)
     stopped, parked = len(state.stopped), len(state.parked)
     if waiting + running + stopped + parked != len(state.requests):
         raise LawError(

@@ -70,6 +70,10 @@ class Lines:
         tenant = self._first()
         return None if tenant is None else self._queues[tenant].head()
 
+    def place(self, request: LiveRequest) -> tuple[Any, ...]:
+        """Where ``request`` stands within its line now; comparable between lines without a rank."""
+        return self._queues[request.spec.tenant].place(request)
+
     def remove(self, request: LiveRequest) -> None:
         """Take ``request`` out; `KeyError` if it does not wait."""
         tenant = request.spec.tenant
@@ -159,6 +163,13 @@ def _lines(policy: PolicySet, *, first_come: bool) -> Lines:
         return queue if bound_ns is None else AgedQueue(queue, bound_ns, numbers)
 
     return Lines(line, None if account is None else account.rank)
+
+
+def place_of(queue: Queue, request: LiveRequest) -> tuple[Any, ...]:
+    """Where one of those who wait by a key stands now: smaller is earlier."""
+    inner = queue.inner if isinstance(queue, HeldQueue) else queue
+    assert isinstance(inner, WaitingQueue | AgedQueue | Lines)  # those without keys stand in order of arrival
+    return inner.place(request)
 
 
 def lines_of(queue: Queue) -> Lines | None:

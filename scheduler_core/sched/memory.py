@@ -95,6 +95,9 @@ class Memory(Protocol):
     def retract(self, request: LiveRequest, tokens: int) -> None:
         """Of what was published of the request, only the blocks filled by the first ``tokens`` positions will be."""
 
+    def trim(self, request: LiveRequest, count: int) -> None:
+        """Give up the last ``count`` blocks of the request, which nobody was told of yet."""
+
     def shared(self, request: LiveRequest, grant: Grant) -> bool:
         """Whether another request leases a block that ``grant`` fills."""
 
@@ -326,6 +329,12 @@ class BlockMemory:
         if request.published > full:
             self._ledger.retract(request.table[full : request.published])
             request.published = full
+
+    def trim(self, request: LiveRequest, count: int) -> None:
+        kept = request.blocks - count
+        self._ledger.release(request.table[kept:])
+        del request.table[kept:]
+        request.blocks = kept
 
     def shared(self, request: LiveRequest, grant: Grant) -> bool:
         filled = request.table[grant.start // self.block_size :]

@@ -7,12 +7,13 @@ from scheduler_core.sched.admission import arrange, first_length, note_deferral,
 from scheduler_core.sched.decisions import Deferral, Publish, Serve
 from scheduler_core.sched.laws import check_step
 from scheduler_core.sched.lines import lines_of
-from scheduler_core.sched.memory import shortage
 from scheduler_core.sched.policy import PolicySet, Watch
 from scheduler_core.sched.quotas import QuotaBook
+from scheduler_core.sched.room import cramped, relied_on, separable
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.sched.state_view import StateView
-from scheduler_core.sched.stopping import Stop, pause, requeue, stop, take_back, youngest_paused
+from scheduler_core.sched.stopping import Stop, pause, requeue, set_aside, stop, take_back, youngest_paused
+from scheduler_core.sched.swapping import Aside
 from scheduler_core.types.errors import LawError
 from scheduler_core.types.plan import Grant, Phase
 from scheduler_core.types.reasons import Defer, Preempt, Stall
@@ -50,9 +51,11 @@ class StepBuilder:
         self._vacates_blocks = policy.slots is not None and policy.slots.for_blocks
         self._closes = policy.slots is None and not policy.admits_without_budget
         self._by_phase, self._draft_tokens = limits.by_phase, limits.draft_tokens
+        self._asked = self._drafts if limits.draft_tokens else None
         self._keeps = policy.preemption is not None and policy.preemption.keeps
         self._evicts_ahead = policy.cache.clean_low > 0
         self._book = None if policy.quotas is None else QuotaBook(state, policy.quotas)
+        self._aside = Aside(state, policy) if policy.queues_stopped else None
         self._lines = lines_of(state.waiting)
         self.grants: dict[int, Grant] = {}
         self.decoders = 0  # members of the cohort served in this step
@@ -78,6 +81,8 @@ class StepBuilder:
         self._round()
         while self.state.stopped and not self.grants and not self.decoders and self._revoke():
             self._round()
+        if self._aside is not None and (self.grants or self.decoders):
+            self._aside.look_ahead(now_ns, self._gave_way)
         if self._evicts_ahead:
             self.evicted_ahead = self.state.memory.evict_ahead() if self.grants or self.decoders else 0
         if self.state.keeps_records:
@@ -97,21 +102,12 @@ class StepBuilder:
             if item.serve is _WAITING:
                 admits = True
                 self._admit()
-            elif not (item.yields and self.grants and self._cramped(item.serve)):
+            elif not (item.yields and self.grants and cramped(self.state, self.grants, item.serve, self._asked)):
                 self._serve(item.serve)
             if item.ends_step and (self.grants or self.decoders):
                 break
         if not admits and passes.closed is not None:
             self._defer_head(passes.closed)
-
-    def _cramped(self, serve: Serve) -> bool:
-        """Whether there are too few blocks for the next token of everybody whom ``serve`` means."""
-        memory, cohort = self.state.memory, self.state.cohort
-        need = cohort.growth() if cohort.count and serve is not _PREFILLS else 0
-        for request in self.state.apart.values():
-            if request.id not in self.grants and (serve is _ALL or request.prefilling == (serve is _PREFILLS)):
-                need += shortage(memory, request, 1 + (self._drafts(request, 1) if self._draft_tokens else 0))
-        return need > memory.free
 
     def _tell(self, watch: Watch) -> None:
         if self.preempted:
@@ -123,9 +119,8 @@ class StepBuilder:
 
     def check(self) -> None:
         """`LawError` when a tenant holds more blocks than it may."""
-        wrong = None if self._book is None else self._book.check()
-        if wrong:
-            raise LawError(wrong)
+        if self._book is not None:
+            self._book.check()
 
     def stalled(self) -> tuple[tuple[int, str], ...]:
         """Resident requests without a grant in this step, with the cause."""
@@ -205,6 +200,8 @@ class StepBuilder:
             if self._keeps:
                 self._pause(request, need)
                 return False
+            if self._spill(need - memory.free):
+                continue
             picked = self.policy.victim.pick(request, self.state.running.values())
             if picked is None:
                 return False
@@ -228,7 +225,11 @@ class StepBuilder:
         book.grew(request, need)
         return True
 
-    def _preempt(self, victim: LiveRequest, reason: Preempt) -> None:
+    def _spill(self, short: int, *, behind: LiveRequest | None = None) -> bool:
+        """Take blocks of somebody who waits with them, ``behind`` a request that waits, if that may be enough."""
+        return self._aside is not None and self._aside.spill(short, behind=behind, now_ns=self._view.now_ns)
+
+    def _preempt(self, victim: LiveRequest, reason: Preempt, *, stays: bool = False) -> None:
         revoked = self.grants.pop(victim.id, None)
         if revoked is not None:
             self._view.budget_left += revoked.length
@@ -239,11 +240,11 @@ class StepBuilder:
         if served:
             self.decoders -= 1
             self._view.budget_left += 1
-        self._stop(victim, reason, revoked=revoked, served=served)
+        self._stop(victim, Stop(reason, self._view.now_ns, revoked), served=served, stays=stays)
 
-    def _stop(self, victim: LiveRequest, reason: Preempt, *, revoked: Grant | None, served: bool) -> None:
+    def _stop(self, victim: LiveRequest, why: Stop, *, served: bool, stays: bool = False) -> None:
         self.state.leave_running(victim, granted=served)
-        stop(self.state, self.policy, victim, Stop(reason, self._view.now_ns, revoked))
+        (set_aside if stays else stop)(self.state, self.policy, victim, why)
         self.preempted = True
         self._gave_way.add(victim.id)
         if self._book is not None:
@@ -257,10 +258,9 @@ class StepBuilder:
 
     def _revoke(self) -> bool:
         """Nothing moves and no step in flight will change that: take what the youngest paused request keeps."""
-        request = None if self.state.in_flight else youngest_paused(self.state)
+        request = None if self.state.in_flight or self._aside is not None else youngest_paused(self.state)
         if request is None:
             return False
-        del self.state.stopped[request.id]
         requeue(self.state, self.policy, request, Stop(Preempt.REVOKED, self._view.now_ns))
         self.preempted = False  # what it gave up is for those who wait
         return True
@@ -272,7 +272,8 @@ class StepBuilder:
         cohort, memory = self.state.cohort, self.state.memory
         need = cohort.growth()
         left, free = self._view.budget_left - cohort.count, memory.free - need
-        if left < 0 or (self.state.apart and not self._separable(serve, left, free)):
+        apart = self.state.apart
+        if left < 0 or (apart and not separable(self.state, self.policy.chunk, self._view, serve, (left, free))):
             self.state.disband()
             return
         if free >= 0:
@@ -291,30 +292,19 @@ class StepBuilder:
                 if self._keeps:
                     self._pause(member, 1)
                     break
+                if self._spill(1):
+                    continue
                 picked = self.policy.victim.pick(member, state.running.values())
                 if picked is None:
                     raise LawError(f"request {member.id} needs a block, none is free and nobody may be stopped")
                 victim = state.running[picked.id]
                 # Those admitted before have been served in this step: they have their block.
                 served = victim.joined != APART and victim.run_seq < member.run_seq
-                self._stop(victim, self.policy.victim.reason, revoked=None, served=served)
+                self._stop(victim, Stop(self.policy.victim.reason, self._view.now_ns), served=served)
             if member.joined != APART:
                 memory.grow_member(member)
         if self._publishes:
             memory.publish_cohort(state.cohort)
-
-    def _separable(self, serve: Serve, left: int, free: int) -> bool:
-        """Whether serving all members first gives what the running order gives, with budget and blocks ``left`` after.
-
-        It does when no request apart comes before one of them, or all fit together.
-        """
-        apart = [r for r in self.state.apart.values() if serve is _ALL or not r.prefilling]
-        if not apart or apart[0].run_seq > self.state.cohort.newest:
-            return True
-        limit = self.policy.chunk.limit
-        wanted = [(r, min(r.debt, limit(r, r.debt, self._view))) for r in apart]
-        blocks = sum(shortage(self.state.memory, request, length) for request, length in wanted)
-        return sum(length for _, length in wanted) <= left and blocks <= free
 
     # --- waiting requests --------------------------------------------------------------------------------------
 
@@ -322,10 +312,13 @@ class StepBuilder:
         if self.preempted and not self.policy.admits_after_preemption:
             self._defer_head(Deferral(_PREEMPTED_THIS_STEP, 0, 0))
             return
-        if self.state.stopped and not self._return_stopped():
+        if self.state.stopped and self._aside is None and not self._return_stopped():
             return
         waiting = self.state.waiting
         if not waiting:
+            return
+        if self._aside is not None and (shut := self._aside.shuts_out()):
+            self._admit_holders(self._aside, shut)
             return
         if self.policy.arrange is not None:
             arrange(self.state, self.policy.arrange)
@@ -334,11 +327,7 @@ class StepBuilder:
             if self._closed():
                 break
             deferral = self._try_admit(head)
-            if deferral is None or (
-                self._vacates_blocks
-                and deferral.reason is _NO_BLOCKS
-                and self._vacate(head, deferral.need - deferral.have)
-            ):
+            if deferral is None or self._frees_blocks(head, deferral):
                 continue
             if self.deferral is None:
                 self.deferral = (head, deferral)
@@ -352,6 +341,24 @@ class StepBuilder:
             self._lines.recall()
         while skipped:
             waiting.restore(skipped.pop())
+
+    def _frees_blocks(self, head: LiveRequest, deferral: Deferral) -> bool:
+        """Whether somebody has given up blocks for ``head``, who lacks some, so that it is worth trying again."""
+        if deferral.reason is not _NO_BLOCKS:
+            return False
+        short = deferral.need - deferral.have
+        return self._spill(short, behind=head) or (self._vacates_blocks and self._vacate(head, short))
+
+    def _admit_holders(self, aside: Aside, shut: Deferral) -> None:
+        """Let in those who have their KV, in queue order; ``shut`` is why nobody else comes in (FS-06)."""
+        self._defer_head(shut)
+        for request in aside.holders():
+            if not (request.blocks or request.saved):
+                continue  # it has lost its KV to one before it
+            while (deferral := self._try_admit(request)) is not None and self._frees_blocks(request, deferral):
+                pass
+            if deferral is not None and not deferral.skip:
+                return
 
     def _return_stopped(self) -> bool:
         """Let stopped requests go on, in order of their admission; false when one of them has to wait on."""
@@ -367,7 +374,7 @@ class StepBuilder:
         """As `_try_admit`, for a request that has its computed tokens in blocks of its own or in the host."""
         memory, size = self.state.memory, self._block_size
         resident = len(self.state.running) + len(self.state.held)
-        if resident >= self._size:
+        if resident >= self._size and (self._aside is None or not self._vacate(request)):
             return Deferral(_BATCH_FULL, resident + 1, self._size)
         if request.promised:  # its last step is still in flight
             return Deferral(_PREEMPTED_THIS_STEP, 0, 0)
@@ -388,14 +395,14 @@ class StepBuilder:
             deferral = Deferral(_NO_BLOCKS, first, memory.free)
         if deferral is not None:
             return deferral
-        swapped = request.saved > 0
         if self._book is not None:
             self._book.admitted()
         take_back(self.state, request, view.now_ns)
-        blocks = tuple(request.table) if swapped else ()
+        first_grant = request.granted == request.hit_tokens  # its KV was brought back, and nobody knows its blocks
+        blocks = tuple(request.table) if first_grant else ()
         # Who kept its blocks may have more than it needs now: those of drafts.
         blocks += memory.grow(request, max(0, -(-(computed + length) // size) - request.blocks))
-        self._grant(request, length, blocks, first=swapped)
+        self._grant(request, length, blocks, first=first_grant)
         return None
 
     def _closed(self) -> bool:
@@ -409,6 +416,8 @@ class StepBuilder:
         # Its last step before preemption is still in flight (V-03), or it was stopped for somebody in this very step.
         if head.promised or head.id in self._gave_way:
             return Deferral(_PREEMPTED_THIS_STEP, 0, 0, skip=True)
+        if head.id in self.state.stopped:
+            return self._try_return(head)
         if self._book is not None and (over := self._book.defer(head, self.policy.reserve.tokens(head))):
             return over
         resident = len(self.state.running) + len(self.state.held)
@@ -445,17 +454,14 @@ class StepBuilder:
         """Stop a running request for the sake of ``head``, if the policy has slots change hands; see `Slots.pick`."""
         if self.policy.slots is None:
             return False
-        candidates = [request for request in self.state.running.values() if not self._relied_on(request)]
+        running, memory = self.state.running.values(), self.state.memory
+        candidates = [request for request in running if not relied_on(memory, request, self.grants.get(request.id))]
         picked = self.policy.slots.pick(head, candidates, short) if candidates else None
         if picked is None:
             return False
-        self._preempt(self.state.running[picked.id], _PRIORITY)
+        victim = self.state.running[picked.id]
+        self._preempt(victim, _PRIORITY, stays=self._aside is not None and not short and victim.granted > 0)
         return True
-
-    def _relied_on(self, request: LiveRequest) -> bool:
-        """Whether somebody let in in this step counts on what its grant computes, or it has only just come in."""
-        grant = self.grants.get(request.id)
-        return grant is not None and (grant.start == grant.hit_tokens or self.state.memory.shared(request, grant))
 
     def _start(self, request: LiveRequest, hits: Hits, reserve: int) -> None:
         state = self.state

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Reversible, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from scheduler_core.kv.rules import CacheRules, Quotas
+from scheduler_core.kv.rules import CacheRules, Quotas, SwapRules
 from scheduler_core.sched.decisions import Deferral, Passes, Place, Publish, Remedy, Retain
 from scheduler_core.sched.gate import Gate
 from scheduler_core.sched.view import Beginnings, RequestView, View
@@ -173,6 +173,10 @@ class Preemption(Protocol):
         What paused requests keep is revoked, youngest first, when nothing moves otherwise.
         """
 
+    @property
+    def copies(self) -> bool:
+        """Whether KV may go to the host and come back."""
+
     def weigh(self, tokens: int, blocks: int) -> Remedy:
         """How to get ``tokens`` computed tokens in ``blocks`` blocks back."""
 
@@ -206,8 +210,9 @@ class PolicySet:
     """A complete policy for one instance.
 
     Who has waited ``starvation_ns`` comes before everybody, whatever the order; None: no such bound. Without
-    ``preemption``, who has to stop is always computed again. With ``displaces`` a full queue gives up its request of
-    the worst priority to a newcomer of a strictly better one (G-15); else it refuses the newcomer.
+    ``preemption``, who has to stop is always computed again; without ``swapping`` no KV moves before it must. With
+    ``displaces`` a full queue gives up its request of the worst priority to a newcomer of a strictly better one (G-15);
+    else it refuses the newcomer.
     """
 
     name: str
@@ -224,6 +229,7 @@ class PolicySet:
     prefix_cache: bool = False
     cache: CacheRules = field(default_factory=CacheRules)
     preemption: Preemption | None = None
+    swapping: SwapRules | None = None
     arrange: Arrange | None = None
     slots: Slots | None = None
     account: Account | None = None
@@ -242,6 +248,14 @@ class PolicySet:
         """Whether newcomers do not matter while the head of the queue cannot come in, whoever they are."""
         alike = self.gate is None and self.quotas is None and not self.limits.queue_limit
         return alike and self.order.first_come
+
+    @property
+    def queues_stopped(self) -> bool:
+        """Whether who is stopped and keeps its KV waits in the queue by its key, so that it blocks nobody before it.
+
+        Else stopped requests go on before anybody new comes in.
+        """
+        return self.requeue is Place.BY_KEY and self.preemption is not None and self.preemption.copies
 
     @property
     def groups_decodes(self) -> bool:

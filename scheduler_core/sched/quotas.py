@@ -13,6 +13,7 @@ from scheduler_core.kv.rules import Quotas
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.decisions import Deferral
 from scheduler_core.sched.state import InstanceState
+from scheduler_core.types.errors import LawError
 from scheduler_core.types.reasons import Defer
 
 
@@ -67,15 +68,14 @@ class QuotaBook:
         if self._held is not None:
             self._held[request.spec.tenant] += max(0, blocks - request.pledge)
 
-    def check(self) -> str | None:
-        """Which tenant holds more than its quota, or None; what other instances hand over is not held to it."""
+    def check(self) -> None:
+        """`LawError` names a tenant above its quota; what other instances hand over is not held to it."""
         if self._state.parked or self._state.lodged:
-            return None
+            return
         for tenant, held in _count(self._state).items():
             quota = self._quotas.of(tenant)
             if quota is not None and held > quota:
-                return f"tenant {tenant} holds {held} blocks, its quota is {quota}"
-        return None
+                raise LawError(f"tenant {tenant} holds {held} blocks, its quota is {quota}")
 
     def _counted(self) -> Counter[str]:
         if self._held is None:

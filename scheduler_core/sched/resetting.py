@@ -62,7 +62,6 @@ def _stop_all(state: InstanceState, policy: PolicySet, now_ns: Ns) -> int:
         state.leave_running(request)
         requeue(state, policy, request, why)
     for request in stopped:
-        del state.stopped[request.id]
         requeue(state, policy, request, why)
     release_batch(state)
     count = len(running) + len(stopped)

@@ -26,17 +26,18 @@ class InstanceState:
     """Requests by place, the pool, steps in flight, and records not yet taken.
 
     ``running`` is in order of admission; ``apart`` are those of them that are no members of the ``cohort``, in the same
-    order. ``aged`` is ``waiting`` where its head may change by itself. ``stopped`` hold blocks, on the device or in
-    the host, and go on before anybody new (`sched.stopping`). ``held`` are finished requests whose slot and blocks stay
-    taken until their batch ends. ``parked`` and ``lodged`` are those of `sched.moving`; the latter are waiting, too.
-    ``fused_step`` is a fused step while events are delivered during it. ``reset`` is a reset of the cache that waits
-    for the steps in flight. ``pinned`` are fences that hold blocks until something outside is over. ``deferred`` is the
-    last reported (request, reason): a record is written only on change.
+    order. ``aged`` is ``waiting`` where its head may change by itself. ``stopped`` have their KV, on the device or in
+    the host (`sched.stopping`); with ``queues_stopped`` they are waiting, too. ``held`` are finished requests whose
+    slot and blocks stay taken until their batch ends. ``parked`` and ``lodged`` are those of `sched.moving`; the latter
+    are waiting, too. ``fused_step`` is a fused step while events are delivered during it. ``reset`` is a reset of the
+    cache that waits for the steps in flight. ``pinned`` are fences that hold blocks until something outside is over.
+    ``deferred`` is the last reported (request, reason): a record is written only on change.
     """
 
     memory: Memory
     cohort: Cohort
     plan_on_promises: bool = False
+    queues_stopped: bool = False
     keeps_records: bool = True
     requests: dict[int, LiveRequest] = field(default_factory=dict)
     aged: Timed | None = None
@@ -58,6 +59,11 @@ class InstanceState:
     fused_step: FusedStep | None = None
     reset: Reset | None = None
     pinned: set[int] = field(default_factory=set)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait without having been stopped with their KV."""
+        return len(self.waiting) - (len(self.stopped) if self.queues_stopped else 0)
 
     def fence(self) -> int | None:
         """The newest step in flight, behind which released blocks must wait; None when nothing is."""

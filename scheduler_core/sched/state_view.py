@@ -36,7 +36,7 @@ class StateView:
 
     @property
     def waiting(self) -> int:
-        return len(self._state.waiting)
+        return self._state.queued
 
     @property
     def arrivals_over(self) -> bool:

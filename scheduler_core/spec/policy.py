@@ -123,6 +123,11 @@ class CacheSection(Spec):
         "by estimate. swap and cheapest need host_blocks.",
     )
     host_blocks: int | None = Field(None, ge=0, description="KV blocks of the pool in host memory. 0: there is none.")
+    host_watermark: Share | None = Field(
+        None,
+        description="Share of host_blocks: with less than that free, requests that have no KV yet do not come in, so "
+        "that those who wait with theirs in the host go on first. 0: no such bound.",
+    )
     host_prefix_blocks: int | None = Field(
         None,
         ge=0,

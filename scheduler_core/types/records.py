@@ -230,8 +230,9 @@ class Preempted:
 class Paused:
     """A running request stopped and kept what it had computed, ``tokens`` tokens of KV in ``blocks`` blocks.
 
-    ``how``: ``keep`` leaves them on the device, because ``need`` blocks were wanted and ``have`` were free; ``swap``
-    copies them to the host, ``copy_ns`` and ``recompute_ns`` being the times that were compared, if any were.
+    ``how``: ``keep`` leaves them on the device, because ``need`` blocks were wanted and ``have`` were free, or because
+    its slot alone was wanted; ``swap`` copies them to the host, ``copy_ns`` and ``recompute_ns`` being the times that
+    were compared, if any were.
     """
 
     kind: ClassVar[str] = "paused"
@@ -261,6 +262,27 @@ class Resumed:
     blocks: int
     tokens: int
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """The KV of ``tokens`` tokens of a paused request goes ``to`` the ``host`` or the ``device``; it waits on.
+
+    It goes to the host because others needed its blocks, or to keep room for newcomers, ``copy_ns`` and
+    ``recompute_ns`` being the times that were compared, if any were; it comes back as soon as there is room for it.
+    ``epoch`` is the one from then on.
+    """
+
+    kind: ClassVar[str] = "swapped"
+    at_ns: Ns
+    request: int
+    epoch: int
+    to: str
+    blocks: int
+    tokens: int
+    step: int
+    copy_ns: Ns | None = None
+    recompute_ns: Ns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +359,7 @@ Record: TypeAlias = (
     | Preempted
     | Paused
     | Resumed
+    | Swapped
     | CacheReset
     | Tie
     | Finished

@@ -95,7 +95,27 @@ STOPPED = st.one_of(
     st.tuples(st.sampled_from(["recompute", "keep"]), st.just(0)),
     st.tuples(st.sampled_from(["swap", "cheapest"]), st.sampled_from([2, 6, 40])),
 )
+LEVELLED = st.builds(
+    lambda size, budget, quantum, host, watermark, bound: policy_spec(
+        "fastserve",
+        order__levels=4,
+        order__quantum_ms=quantum,
+        order__starvation_ms=bound,
+        cache__block_size=4,
+        cache__host_blocks=host,
+        cache__host_watermark=watermark,
+        batch__size=size,
+        batch__token_budget=budget,
+    ),
+    st.integers(1, 6),
+    st.sampled_from([5, 12, 40]),
+    st.sampled_from([0.5, 2]),
+    st.sampled_from([1, 5, 12, 60]),
+    st.sampled_from([0, 0.1, 0.5]),
+    st.sampled_from([0, 15, 3000]),
+)
 SPECS = st.one_of(
+    LEVELLED,
     st.builds(
         lambda order, cached, admit, chunked, cap, size, budget, watermark, stopped: policy_spec(
             "vllm_v1",

@@ -39,6 +39,37 @@ POLICIES = st.one_of(
         st.integers(4, 6),
     ),
     st.builds(
+        lambda name, order, host, watermark, size: policy_spec(
+            name,
+            order__by=order,
+            cache__block_size=2,
+            cache__preemption="swap",
+            cache__host_blocks=host,
+            **({"cache__host_watermark": watermark, "order__quantum_ms": 0.000002} if name == "fastserve" else {}),
+            batch__size=size,
+            batch__token_budget=6,
+        ),
+        *(st.sampled_from(names) for names in (["fastserve", "vllm_v1"], ["levels"])),
+        st.integers(1, 8),
+        st.sampled_from([0, 0.1, 0.6]),
+        st.integers(1, 4),
+    ),
+    st.builds(
+        lambda order, way, host, size: policy_spec(
+            "vllm_v1",
+            order__by=order,
+            cache__block_size=2,
+            cache__preemption=way,
+            cache__host_blocks=host,
+            batch__size=size,
+            batch__token_budget=6,
+        ),
+        st.sampled_from(["arrival", "priority", "urgency", "shortest"]),
+        st.sampled_from(["swap", "keep"]),
+        st.integers(1, 8),
+        st.integers(1, 4),
+    ),
+    st.builds(
         lambda by, length, admit, bound, size: policy_spec(
             "vllm_v1",
             order__by=by,

@@ -83,7 +83,7 @@ MUTATIONS = {
         "self.tick - request.joined - 1",
     ),
     "granted blocks are not counted": (BlockMemory, "grow", "request.blocks += count", "request.blocks += 0"),
-    "who is preempted waits at the end": (stopping, "requeue", "push_front(victim)", "push_back(victim, ())"),
+    "who is preempted waits at the end": (stopping, "_wait", "push_front(victim)", "push_back(victim, ())"),
 }
 
 

@@ -14,7 +14,9 @@ from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.progress import Progress
 from scheduler_core.sched import planner
 from scheduler_core.sched.aging import AgedQueue
+from scheduler_core.sched.lines import Lines
 from scheduler_core.sched.planner import StepBuilder
+from scheduler_core.sched.swapping import Aside
 from scheduler_core.sim.drafts import Drafts
 from scheduler_core.sim.lanes import Lanes
 from scheduler_core.testing.builders import play, policy_spec, profile, request
@@ -27,8 +29,10 @@ from tests.core import (
     test_gate,
     test_lanes,
     test_orders,
+    test_quotas,
     test_speculative,
     test_stopping,
+    test_swapping,
 )
 from tests.core.test_mutations import rewritten
 
@@ -106,6 +110,21 @@ MUTATIONS: dict[str, tuple[Any, str, str, str, Scene]] = {
     "the parent told last counts, not the one that ended last": (
         Dependents, "ended", "max(at_ns, self._latest.pop(index, at_ns))", "at_ns",
         test_dependencies.test_the_latest_end_counts_in_whatever_order_ends_are_told),
+    "KV of the first in the queue goes first": (
+        Aside, "spill", "max(paused", "min(paused",
+        test_swapping.test_who_needs_blocks_takes_them_from_the_end_of_the_queue),
+    "no room is kept for newcomers": (
+        Aside, "look_ahead", "memory.free < room", "memory.free < 0",
+        test_swapping.test_kv_goes_to_keep_room_and_comes_back_when_there_is_more),
+    "newcomers fill the host": (
+        Aside, "shuts_out", "free < rules.host_low", "free < 0",
+        test_swapping.test_nobody_new_comes_in_while_the_host_is_nearly_full),
+    "who waits for a slot forgets blocks it was just given": (
+        planner, "set_aside", "state.memory.trim(victim, fresh)", "None",
+        test_swapping.test_who_needs_blocks_takes_them_from_the_end_of_the_queue),
+    "a line that was passed over is passed over for ever": (
+        Lines, "recall", "self._passed.clear()", "None",
+        test_quotas.test_who_would_exceed_its_quota_waits_and_others_go_on),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.sched.instance import Instance
 from scheduler_core.testing.builders import Stepper, play, policy_spec, profile, request
 from scheduler_core.types.patience import Promise
-from scheduler_core.types.records import Admitted, Arrived, Finished, Preempted
+from scheduler_core.types.records import Admitted, Arrived, Finished, Paused, Preempted, Resumed
 from scheduler_core.types.time import NS_PER_MS
 
 ROOMY = Capacity(1000, 10_000)
@@ -116,6 +116,7 @@ ORDERS = ["priority", "urgency", "shortest", "shortest_prefill", "longest", "res
     size=st.integers(1, 3),
     bound=st.sampled_from([5, 30, 200]),
     blocks=st.sampled_from([8, 14, 100]),
+    swaps=st.booleans(),
     rows=st.lists(
         st.tuples(st.integers(0, 20), st.integers(1, 40), st.integers(1, 20), st.integers(0, 2)),
         min_size=2,
@@ -123,11 +124,11 @@ ORDERS = ["priority", "urgency", "shortest", "shortest_prefill", "longest", "res
     ),
 )
 def test_nobody_waits_past_the_bound_and_is_passed(
-    by: Any, hidden: Any, size: Any, bound: Any, blocks: Any, rows: Any
+    by: Any, hidden: Any, size: Any, bound: Any, blocks: Any, swaps: Any, rows: Any
 ) -> None:
     """Whoever has waited the bound is passed by nobody who entered the queue later, under every order.
 
-    A newcomer enters when it arrives, a preempted request when it is stopped.
+    A newcomer enters when it arrives, others when they are stopped, wherever their KV is then.
     """
     at, requests = 0, []
     for index, (gap, prompt, output, priority) in enumerate(rows):
@@ -142,18 +143,19 @@ def test_nobody_waits_past_the_bound_and_is_passed(
         batch__size=size,
         cache__block_size=4,
         batch__token_budget=24,
+        **({"cache__preemption": "swap", "cache__host_blocks": 12} if swaps and by != "response_ratio" else {}),
     )
     played = play(spec, requests, capacity=Capacity(blocks, 60))
     entered: dict[int, int] = {}
-    for record in played.sink.of(Arrived, Admitted, Preempted, Finished):
+    for record in played.sink.of(Arrived, Admitted, Resumed, Preempted, Paused, Finished):
         if isinstance(record, Finished):
             entered.pop(record.request, None)
-        elif isinstance(record, Admitted):
+        elif isinstance(record, Admitted | Resumed):
             since = entered.pop(record.request)
             starving = [at for at in entered.values() if at + bound * NS_PER_MS <= record.at_ns]
             assert all(since <= at for at in starving)
         else:
-            entered[record.request] = record.at_ns
+            entered.setdefault(record.request, record.at_ns)
 
 
 def test_without_a_bound_urgent_traffic_starves_the_rest_and_with_one_it_does_not() -> None:
@@ -199,22 +201,31 @@ def test_a_request_sinks_when_its_quantum_is_used_up() -> None:
 
 
 def test_a_newcomer_of_a_higher_level_takes_the_slot_of_one_that_sank() -> None:
-    """One slot: 0 sinks to level 1, 1 joins level 0 and takes the slot; 0 waits at the front of its level (FS-03)."""
+    """One slot: 0 sinks to level 1, 1 joins level 0 and takes the slot; 0 waits at the front of its level (FS-03).
+
+    Its slot alone was wanted, so it keeps its blocks, and computes nothing again.
+    """
     spec = fastserve(batch__size=1)
     requests = [request(0, 20, 40), request(1, 20, 5, at_ms=15), request(2, 20, 5, at_ms=16)]
     played = play(spec, requests)
-    assert [record.request for record in played.sink.of(Preempted)] == [0]
+    stops = [(r.request, r.how, r.reason) for r in played.sink.of(Paused)]
+    assert (stops, played.sink.of(Preempted)) == ([(0, "keep", "priority")], [])
     assert admissions(played) == [0, 1, 2]
     ends = sorted((record.at_ns, record.request) for record in played.sink.of(Finished))
     assert [request for _, request in ends] == [1, 2, 0]
 
 
-def test_blocks_are_taken_from_the_lowest_level_too() -> None:
-    """Two slots, a pool of 10 blocks of 4: 0 holds 8 and has sunk; 1 needs 5, so 0 gives way though a slot is free."""
-    spec = fastserve(batch__size=2, cache__block_size=4)
+@pytest.mark.parametrize(("preemption", "stop"), [("swap", ("paused", "swap")), ("recompute", ("preempted", ""))])
+def test_blocks_are_taken_from_the_lowest_level_too(preemption: str, stop: Any) -> None:
+    """Two slots, a pool of 10 blocks of 4: 0 holds 8 and has sunk; 1 needs 5, so 0 gives way though a slot is free.
+
+    Its blocks go to the host, or are lost where it is to be computed again.
+    """
+    spec = fastserve(batch__size=2, cache__block_size=4, cache__preemption=preemption)
     requests = [request(0, 16, 16), request(1, 18, 2, at_ms=12)]
     played = play(spec, requests, capacity=Capacity(10, 100))
-    assert [record.request for record in played.sink.of(Preempted)] == [0]
+    stops = played.sink.of(Preempted, Paused)
+    assert [(r.request, r.kind, getattr(r, "how", "")) for r in stops] == [(0, *stop)]
     assert played.report.outcomes == {"finished": 2}
 
 

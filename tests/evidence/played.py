@@ -11,7 +11,7 @@ from scheduler_core.policies.resolving import resolve
 from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
-from scheduler_core.spec.target import Affine, Profile
+from scheduler_core.spec.target import Affine, HostLink, Profile
 from scheduler_core.spec.workload import WorkloadSpec
 from scheduler_core.testing.builders import ListSink
 from scheduler_core.types.records import Record, RunStarted
@@ -29,6 +29,7 @@ WORKLOAD: dict[str, Any] = {
 PROFILE = Profile(
     name="test", model="none", device="none", dtype="none",
     cost=Affine(base_ns=4e6, prefill_token_ns=2e5, decode_request_ns=5e5, context_token_ns=1e3),
+    link=HostLink(token_bytes=1000, bytes_per_s=1e9, latency_ns=1e5),
     residual_share=0.05, drift_share=0.01, held_out_error_share=0, domain={}, steps_measured=0, measured_on={},
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ from tests.evidence.played import play, summarise
         pytest.param({"policy": "vllm_v1", "admission": {"reject_queued_tokens": 900, "throttle_requests_per_s": 15,
                       "degrade_kv_share": 0.5, "degrade_output_tokens": 8}}, 110, id="gated"),
         pytest.param({"policy": "fastserve"}, 110, id="levels"),
+        pytest.param({"policy": "fastserve", "batch": {"size": 6}}, 60, id="swap by levels"),
         pytest.param({"policy": "vllm_v1", "feedback": {"step_ms": 20}}, 110, id="feedback"),
         pytest.param({"policy": "vllm_v1", "cache": {"prefix": "hash"}, "order": {"by": "priority"}}, 110, id="cached"),
     ],
