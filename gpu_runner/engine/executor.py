@@ -33,6 +33,7 @@ from scheduler_core.types.time import NS_PER_S, Ns
 
 _POLL_S = 50e-6
 _WARM_LENGTHS = (1, 64)
+_NOTHING = GrantResult(None)
 
 
 @dataclass(slots=True)
@@ -179,7 +180,7 @@ class TorchExecutor:
             if step.granted is not None:
                 self._rows.forget(step.granted)
             now = time.perf_counter_ns()
-            nothing = tuple(GrantResult(None) for _ in step.plan.grants)
+            nothing = (_NOTHING,) * len(step.plan.grants)
             return StepResult(step.plan.id, nothing, copied, step.started - origin, now - origin, step.failure)
         work = step.work.collect()
         grants = self._emit(step.granted, step.flat, work)
@@ -190,13 +191,13 @@ class TorchExecutor:
         return StepResult(step.plan.id, grants, lanes, step.started - origin, available - origin)
 
     def _emit(self, granted: Granted, flat: FlatBatch, work: Yield) -> tuple[GrantResult, ...]:
-        results = [GrantResult(None)] * len(granted.rows)
-        sampled = flat.sampled_grants
+        sampled, tolerance = flat.sampled_grants, self._tolerance
         tokens = np.array(work.tokens, np.int64)
-        done = self._rows.emit(granted.rows[sampled], granted.openings[sampled], tokens)
-        yields = zip(flat.sampled_grants.tolist(), work.tokens, done.tolist(), work.margins, strict=True)
-        for place, token, last, margin in yields:
-            results[place] = GrantResult(token, last, margin if margin < self._tolerance else None)
+        done = self._rows.emit(granted.rows[sampled], granted.openings[sampled], tokens).tolist()
+        ties = [margin if margin < tolerance else None for margin in work.margins]
+        results: list[GrantResult] = [_NOTHING] * len(granted.rows)
+        for place, answer in zip(sampled.tolist(), zip(work.tokens, done, ties, strict=True), strict=True):
+            results[place] = GrantResult._make(answer)
         return tuple(results)
 
     def _sleep(self, until_ns: Ns | None) -> None:

@@ -100,7 +100,8 @@ def device_batch(flat: FlatBatch, decoder: Decoder, device: torch.device) -> Dev
     """``flat`` with its arrays on ``device``."""
 
     def put(name: str) -> torch.Tensor:
-        return torch.from_numpy(getattr(flat, name)).to(device)
+        held = torch.from_numpy(getattr(flat, name))
+        return held if device.type == "cpu" else held.to(device)
 
     cos, sin = decoder.angles(put("positions"))
     return DeviceBatch(

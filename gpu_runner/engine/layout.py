@@ -63,11 +63,13 @@ def flatten(granted: Granted, rows: Rows, block_size: int) -> FlatBatch:
         positions = np.arange(starts[-1]) - starts[owner] + begins[owner]
     tables = np.ascontiguousarray(rows.tables[places, : rows.blocks[places].max()])
     sampled = places[samples]
-    late = np.flatnonzero(positions >= rows.known[places][owner])
+    rows_of = places[owner] if several else places
+    late = np.flatnonzero(positions >= rows.known[rows_of])
+    pages, offsets = np.divmod(positions, block_size)
     return FlatBatch(
-        token_ids=rows.tokens[places[owner], positions],
+        token_ids=rows.tokens[rows_of, positions],
         positions=positions,
-        slots=tables[owner, positions // block_size].astype(np.int64) * block_size + positions % block_size,
+        slots=tables[owner, pages].astype(np.int64) * block_size + offsets,
         starts=starts.astype(np.int32),
         contexts=ends.astype(np.int32),
         tables=tables,
@@ -79,5 +81,5 @@ def flatten(granted: Granted, rows: Rows, block_size: int) -> FlatBatch:
         singles=singles,
         sampled_rows=sampled,
         late=late,
-        late_rows=places[owner[late]],
+        late_rows=rows_of[late],
     )

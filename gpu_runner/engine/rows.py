@@ -1,8 +1,9 @@
 """Per-request rows: known tokens, block tables, and how far KV is written. Updated by plan deltas.
 
 One place in a set of arrays belongs to each open request, so that a step of many requests costs a few NumPy calls
-instead of Python for each. A row outlives preemption: its tokens stay, its table is void until a grant of a higher
-epoch brings a fresh one.
+instead of Python for each. Between two forwards every array is cold: the numbers of a request share a cache line, and
+its rules are checked all at once. A row outlives preemption: its tokens stay, its table is void until a grant of a
+higher epoch brings a fresh one.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,7 @@ Mask = npt.NDArray[np.bool_]
 Number = TypeVar("Number", np.int64, np.int32, np.uint64)
 
 _FIRST_ROWS, _FIRST_TABLE, _FIRST_TOKENS = 64, 32, 256
+_KNOWN, _PROMPT, _OUTPUT, _EPOCH, _WRITTEN, _BLOCKS, _PROMISED, _OPENING = range(8)
 
 
 class Granted(NamedTuple):
@@ -53,10 +55,14 @@ class Rows:
         self.tokens = np.zeros((_FIRST_ROWS, _FIRST_TOKENS), np.int64)
         self.tables = np.zeros((_FIRST_ROWS, _FIRST_TABLE), np.int32)
         self.seeds = np.zeros(_FIRST_ROWS, np.uint64)
-        self.known, self._prompt, self._output = np.zeros((3, _FIRST_ROWS), np.int64)
-        self._epoch, self._written, self.blocks = np.zeros((3, _FIRST_ROWS), np.int64)
-        self._promised, self._opening = np.zeros((2, _FIRST_ROWS), np.int64)
+        self._take_numbers(np.zeros((_FIRST_ROWS, 8), np.int64))
         self._opened = 0
+
+    def _take_numbers(self, numbers: Ints) -> None:
+        self._numbers = numbers
+        self.known, self._prompt, self._output = (numbers[:, column] for column in (_KNOWN, _PROMPT, _OUTPUT))
+        self._epoch, self._written, self.blocks = (numbers[:, column] for column in (_EPOCH, _WRITTEN, _BLOCKS))
+        self._promised, self._opening = numbers[:, _PROMISED], numbers[:, _OPENING]
 
     def open(self, request: PlannedRequest, prompt: Tokens) -> None:
         """Take up a request whose prompt ids are ``prompt``."""
@@ -112,32 +118,38 @@ class Rows:
             rows = np.array([places[request] for request in requests])
         except KeyError as missing:
             raise CallerError(f"grant for request {missing}, which is not open") from None
-        granted = Granted(rows, np.array(starts), np.array(lengths), np.array(samples), self._opening[rows])
-        self._renew(grants, rows, np.array(epochs), np.array(hits))
-        self._check(grants, granted)
+        given = np.array(epochs)
+        now = self._numbers[rows]
+        fresh = given > now[:, _EPOCH]
+        if fresh.any():
+            self._renew(rows[fresh], given[fresh], np.array(hits)[fresh])
+            now = self._numbers[rows]
+        granted = Granted(rows, np.array(starts), np.array(lengths), np.array(samples), now[:, _OPENING])
+        ends = granted.starts + granted.lengths
+        self._check(grants, given, granted, now)
         for request, row, blocks in zip(requests, rows.tolist(), new_blocks, strict=True):
             if blocks:
                 self._extend(request, row, blocks)
-        ends = granted.starts + granted.lengths
         _refuse(
             grants,
             self.blocks[rows] * self._block_size < ends,
             lambda grant: f"its blocks of {self._block_size} do not cover {grant.start + grant.length} positions",
         )
         self._written[rows] = ends
-        self._promised[rows] += granted.samples
+        self._promised[rows] = now[:, _PROMISED] + granted.samples
         return granted
 
     def emit(self, rows: Ints, openings: Ints, tokens: Ints) -> Mask:
         """Append one output token to each of ``rows``; whether it was the last. Closed requests take none."""
-        there = self._opening[rows] == openings
-        done = np.zeros(rows.size, np.bool_)
-        rows = rows[there]
-        known = self.known[rows]
-        self.tokens[rows, known] = tokens[there]
-        self.known[rows] = known + 1
-        self._promised[rows] = np.maximum(self._promised[rows] - 1, 0)
-        done[there] = known + 1 - self._prompt[rows] >= self._output[rows]
+        now = self._numbers[rows]
+        there = now[:, _OPENING] == openings
+        known = now[:, _KNOWN] + 1
+        done: Mask = there & (known - now[:, _PROMPT] >= now[:, _OUTPUT])
+        if not there.all():
+            rows, known, tokens, now = rows[there], known[there], tokens[there], now[there]
+        self.tokens[rows, known - 1] = tokens
+        self.known[rows] = known
+        self._promised[rows] = np.maximum(now[:, _PROMISED] - 1, 0)
         return done
 
     def forget(self, granted: Granted) -> None:
@@ -146,24 +158,24 @@ class Rows:
         rows = granted.rows[there]
         self._promised[rows] = np.maximum(self._promised[rows] - 1, 0)
 
-    def _renew(self, grants: tuple[Grant, ...], rows: Ints, epochs: Ints, hits: Ints) -> None:
+    def _renew(self, rows: Ints, epochs: Ints, hits: Ints) -> None:
         """Rows that a higher epoch reaches begin anew, behind what was found in the cache or came in from the host."""
-        before = self._epoch[rows]
-        _refuse(grants, epochs < before, lambda grant: f"epoch {grant.epoch} is older than that of its last grant")
-        fresh = epochs > before
-        if fresh.any():
-            renewed = rows[fresh]
-            self._void(renewed)
-            self._epoch[renewed] = epochs[fresh]
-            self._written[renewed] = hits[fresh]
-            self._promised[renewed] = 0
+        self._void(rows)
+        self._epoch[rows] = epochs
+        self._written[rows] = hits
+        self._promised[rows] = 0
 
-    def _check(self, grants: tuple[Grant, ...], granted: Granted) -> None:
-        rows, starts, lengths, samples, _openings = granted
-        ends, known, written = starts + lengths, self.known[rows] + self._promised[rows], self._written[rows]
+    def _check(self, grants: tuple[Grant, ...], epochs: Ints, granted: Granted, now: Ints) -> None:
+        _rows, starts, lengths, samples, _openings = granted
+        ends, known = starts + lengths, now[:, _KNOWN] + now[:, _PROMISED]
+        older, misplaced = epochs < now[:, _EPOCH], (lengths < 1) | (starts != now[:, _WRITTEN])
+        beyond, answers = ends > known, samples != (ends == known)
+        if not (older | misplaced | beyond | answers).any():
+            return
+        _refuse(grants, older, lambda grant: f"epoch {grant.epoch} is older than that of its last grant")
         _refuse(
             grants,
-            (lengths < 1) | (starts != written),
+            misplaced,
             lambda grant: (
                 f"grant of {grant.length} from {grant.start}, KV is written to "
                 f"{self._written[self._places[grant.request]]}"
@@ -171,13 +183,13 @@ class Rows:
         )
         _refuse(
             grants,
-            ends > known,
+            beyond,
             lambda grant: (
                 f"grant to {grant.start + grant.length}, only "
                 f"{self.known[self._places[grant.request]]} tokens are known"
             ),
         )
-        _refuse(grants, samples != (ends == known), lambda grant: f"samples={grant.samples} at the wrong position")
+        _refuse(grants, answers, lambda grant: f"samples={grant.samples} at the wrong position")
 
     def _extend(self, request: int, row: int, blocks: tuple[int, ...]) -> None:
         if min(blocks) < 0 or max(blocks) >= self._kv_blocks:
@@ -198,9 +210,7 @@ class Rows:
         count = len(self.seeds)
         self._free = list(range(2 * count - 1, count - 1, -1))
         self.tokens, self.tables, self.seeds = _doubled(self.tokens), _doubled(self.tables), _doubled(self.seeds)
-        self.known, self._prompt, self._output = map(_doubled, (self.known, self._prompt, self._output))
-        self._epoch, self._written, self.blocks = map(_doubled, (self._epoch, self._written, self.blocks))
-        self._promised, self._opening = _doubled(self._promised), _doubled(self._opening)
+        self._take_numbers(_doubled(self._numbers))
 
 
 def _doubled(array: npt.NDArray[Number]) -> npt.NDArray[Number]:

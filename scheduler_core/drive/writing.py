@@ -5,7 +5,7 @@ from collections import Counter
 from scheduler_core.sched.plan import Completed, Ended, Planned
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.intervals import HOST, IntervalClass
-from scheduler_core.types.plan import StepResult
+from scheduler_core.types.plan import PHASE_NAMES, StepResult
 from scheduler_core.types.records import Arrived, Finished, Step
 from scheduler_core.types.time import Ns
 
@@ -35,8 +35,8 @@ def step_record(
     plan, now = planned.plan, planned.occupancy
     emitted = {number for number, _request in completed.emitted}
     grants = [
-        (g.request, g.epoch, g.start, g.length, g.phase.value, int(number in emitted), g.hit_tokens)
-        for number, g in enumerate(plan.grants)
+        (request, epoch, start, length, PHASE_NAMES[phase], 1 if number in emitted else 0, hits)
+        for number, (request, epoch, start, length, _blocks, _samples, phase, hits, _drafts) in enumerate(plan.grants)
     ]
     lanes = [(lane.kind, lane.resource, lane.start_ns, lane.end_ns) for lane in result.lanes]
     if host_since_ns is not None and host_since_ns < planned.planned_ns:

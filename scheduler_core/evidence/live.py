@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from scheduler_core.evidence.audit import Audit
+from scheduler_core.evidence.condense import Condenser
 from scheduler_core.evidence.expand import lanes_of
 from scheduler_core.evidence.live_moves import LiveMoves
 from scheduler_core.spec.job import PoolSample, Sample
@@ -85,6 +86,7 @@ class LiveSampler:
         self._preemptions = 0
         self._account = Audit()
         self._moves = LiveMoves()
+        self._condenser: Condenser | None = None
         self._occupied: dict[int, _Occupied] = {}
         self._along: defaultdict[int, set[int]] = defaultdict(set)
         self._newest: dict[int, Ns] = {}
@@ -99,6 +101,8 @@ class LiveSampler:
 
     def write(self, record: Record) -> None:
         """Fold one record; emits the sample that it makes due."""
+        if self._condenser is not None and isinstance(record, Step):
+            record = self._condenser.take(record)
         self._account.take(record)
         if isinstance(record, Steps):
             self._take_stretch(record)
@@ -112,6 +116,8 @@ class LiveSampler:
             self._take_step(record)
         elif isinstance(record, RunStarted):
             self._groups = [described["group"] for described in record.instances]
+            # Elsewhere requests move between instances, and steps have more to tell.
+            self._condenser = Condenser() if record.source == "kernel" and not record.instances else None
         elif isinstance(record, Arrived):
             self._open[record.request] = record.at_ns
             self._prompt[record.request] = record.prompt_tokens

@@ -17,6 +17,7 @@ from scheduler_core.files import PARTIAL, partial_path
 from scheduler_core.types.errors import CallerError, InputError, Problem
 from scheduler_core.types.records import KINDS, SCHEMA, Record, RunStarted, decode
 
+_encoded = json.JSONEncoder(separators=(",", ":")).encode
 _FIELDS = {cls: tuple(item.name for item in fields(cls)) for cls in KINDS.values()}
 
 
@@ -36,7 +37,7 @@ def line_of(record: Record) -> bytes:
     values: dict[str, Any] = {"kind": record.kind}
     for name in _FIELDS[type(record)]:
         values[name] = getattr(record, name)
-    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+    return _encoded(values).encode() + b"\n"
 
 
 class SegmentWriter:

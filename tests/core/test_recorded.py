@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.drive.cuts import CacheResetAt
+from scheduler_core.evidence.audit import Audit
 from scheduler_core.evidence.columns import IntRows
+from scheduler_core.evidence.condense import Condenser
 from scheduler_core.evidence.expand import expand, shapes
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.evidence.fold import RunFold
@@ -138,3 +140,34 @@ def test_every_figure_check_and_sample_is_the_same(spec: Any, rows: Any, blocks:
     expected = figures(step_by_step(spec, requests, capacity, cancels=cancels))
     assert found == expected
     assert found[0]["audit"]["passed"]
+
+
+def condensed(records: list[Record]) -> list[Record]:
+    condenser = Condenser()
+    return [condenser.take(record) if isinstance(record, Step) else record for record in records]
+
+
+def audited(records: list[Record]) -> Audit:
+    audit = Audit()
+    for record in records:
+        audit.take(record)
+    return audit
+
+
+@settings(max_examples=60)
+@given(
+    spec=SPECS,
+    rows=REQUESTS,
+    blocks=st.integers(6, 40),
+    cancels=st.lists(st.tuples(st.integers(0, 13), st.integers(0, 90_000_000)), max_size=4),
+    lost=st.integers(0, 300),
+)
+def test_steps_told_one_by_one_can_be_condensed(spec: Any, rows: Any, blocks: Any, cancels: Any, lost: int) -> None:
+    """Spelled out again they are the same; the audit counts the same checks, and misses a lost record no less."""
+    requests, capacity = build(rows, 1), Capacity(blocks, 60)
+    records = step_by_step(spec, requests, capacity, cancels=cancels)
+    assert spelled_out(condensed(records)) == records
+    plain, short = audited(records), audited(condensed(records))
+    assert (plain.checks, plain.violations) == (short.checks, short.violations)
+    torn = [record for number, record in enumerate(records) if number != lost]
+    assert (audited(torn).first_violation is None) == (audited(condensed(torn)).first_violation is None)

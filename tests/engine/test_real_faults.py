@@ -127,6 +127,32 @@ def test_7_no_step_goes_over_its_budget_and_prompts_fill_it() -> None:
         assert all(sum(row[3] for row in step.grants) == 40 for step in prompts[:-1])
 
 
+@pytest.mark.parametrize(("age_tokens", "before_it"), [(16, 3), (0, 20)])
+def test_8_cached_prompts_overtake_a_cold_one_only_so_often(age_tokens: int, before_it: int) -> None:
+    """One place. Two clients send a prompt with 64 cached tokens as soon as they have their answer, ten each, so that
+    one of them always waits; a cold prompt comes with their first. A request takes two steps.
+
+    With 16 tokens of age a step a cached one counts 64 and 16 for each of the 2 steps that it waits, 96 in all. The cold
+    one has as many after 6 steps, in which three have gone, and came earlier. Without age it comes last. Its tokens are
+    those that it has alone.
+    """
+    cached = [
+        request(index, 65, 2, seed=0, prefix_blocks=(1, 2, 3, 4), after=(index - 2,) if index > 1 else ())
+        for index in range(20)
+    ]
+    cold = request(20, 65, 2, seed=5)
+    with engine(40) as executor:
+        order = {"order__by": "longest_prefix", "order__age_tokens": age_tokens, "batch__size": 1}
+        sink, _ = serve(executor, [*cached, cold], policy="sglang", **order)
+        admitted = [record.request for record in sink.of(Admitted)]
+        assert admitted.index(20) == before_it
+        ended = by_request(sink)
+        assert Counter(record.outcome for record in ended) == {"finished": 21}
+        assert all(record.tokens == ended[0].tokens for record in ended[:20])
+        expected = alone(executor, request(1000, 65, 2, seed=5))
+        assert ended[20].tokens == expected.tokens or expected.ties
+
+
 def test_9_a_fully_cached_prompt_still_computes_something() -> None:
     """64 tokens in blocks of 16, sent twice: the second finds 48 and computes 16; both have the same first token."""
     requests = [request(i, 64, 4, at_ms=40.0 * i, seed=0, prefix_blocks=(1, 2, 3, 4)) for i in range(2)]
