@@ -6,8 +6,9 @@ from typing import Any
 
 from gpu_runner.run.driving import Surroundings, prepare
 from gpu_runner.run.playing import Finalise, Sampler
+from gpu_runner.run.scenario import Scenario
 from gpu_runner.run.target import open_target
-from gpu_runner.run.trust import Scenario, with_trust
+from gpu_runner.run.trust import with_trust
 from scheduler_core.drive.cuts import resets_of
 from scheduler_core.drive.ports import Sink
 from scheduler_core.evidence.finalise import finalise

@@ -45,10 +45,14 @@ def lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _bands(predicted: dict[str, Any]) -> list[str]:
-    said = [f"step times may be off by {predicted['error_share']:.1%} together, as calibration measured"]
+    said = []
+    if predicted["error_share"]:
+        said.append(f"step times may be off by {predicted['error_share']:.1%} together, as calibration measured")
     if predicted["extrapolated_share"]:
         beyond = ", ".join(f"{name} up to {value:g}" for name, value in predicted["extrapolated"].items())
         said.append(f"extrapolated: {predicted['extrapolated_share']:.1%} of the steps lie beyond it ({beyond})")
+    if predicted.get("unbanded"):
+        said.append(f"no bands: {predicted['unbanded']}")
     return said + [
         f"  {name:<26} {band['low']:,.4g} to {band['high']:,.4g}" for name, band in predicted["bands"].items()
     ]

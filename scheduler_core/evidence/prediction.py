@@ -15,13 +15,14 @@ class Band(Spec):
 class Predicted(Spec):
     """How far a modelled run may be trusted.
 
-    ``bands`` are by metric. ``error_share`` is the error of step times that they stand for. ``extrapolated`` says, for
-    each input of the step cost that went beyond the measured domain, up to where, and ``extrapolated_share`` how many
-    steps did.
+    ``bands`` are by metric, and where there are none ``unbanded`` says why. ``error_share`` is the error of step times
+    that they stand for, of several profiles the largest. ``extrapolated`` says, for each input of the step cost that
+    went beyond the measured domain, up to where, and ``extrapolated_share`` how many steps did.
     """
 
     error_share: float
     bands: dict[str, Band] = {}
+    unbanded: str = ""
     extrapolated: dict[str, float] = {}
     extrapolated_share: float = 0.0
 

@@ -19,10 +19,16 @@ from scheduler_core.types.foresight import Foresight
 from scheduler_core.types.overlap import DualBatch
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.reasons import Outcome
-from scheduler_core.types.time import NS_PER_S
+from scheduler_core.types.time import NS_PER_S, Ns
 
 STANDARD_ERRORS = 1.96
 _QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+BANDED = (
+    *(f"{name}_{figure}_ms" for name in ("ttft", "tpot", "e2e") for figure in ("mean", *_QUANTILES)),
+    "throughput_tokens_per_s",
+    "throughput_requests_per_s",
+)
+"""Metrics that get a band: means and quantiles over finished requests, and rates."""
 
 
 def step_error_share(profile: Profile) -> float:
@@ -42,12 +48,21 @@ class Scene:
     dual_batch: DualBatch = DualBatch.NEVER
 
 
-def bands(scene: Scene, profile: Profile, figures: Mapping[str, Figure]) -> dict[str, Band]:
-    """The band of each of ``figures`` that moves with step times: its value times what the figure of a model that is
-    `step_error_share` slower, or faster, is to that of the profile itself.
+Play = Callable[[int], Mapping[str, float]]
+"""Plays a plan on models that are as fast as their profiles say (0), or `off` by so much less (-1) or more time (1);
+gives the figures of `BANDED`, as far as there are any."""
+
+
+def off(profile: Profile, way: int) -> Profile:
+    """``profile`` with every step as much faster (``way`` -1) or slower (1) as `step_error_share` says."""
+    return scaled(profile, 1 + way * step_error_share(profile))
+
+
+def bands(play: Play, figures: Mapping[str, Figure]) -> dict[str, Band]:
+    """The band of each of ``figures`` that moves with step times: its value times what the figure of a faster, or a
+    slower model is to that of the profiles themselves.
     """
-    error = step_error_share(profile)
-    middle, *ends = (_figures(scene, scaled(profile, factor)) for factor in (1.0, 1 - error, 1 + error))
+    middle, *ends = (play(way) for way in (0, -1, 1))
     found: dict[str, Band] = {}
     for name, value in middle.items():
         figure = figures.get(name)
@@ -75,8 +90,8 @@ def _times(spec: Any, factor: float) -> Spec:
     return made
 
 
-def _figures(scene: Scene, profile: Profile) -> dict[str, float]:
-    """Means and quantiles over finished requests, and rates, by the names of the metrics."""
+def played_fast(scene: Scene, profile: Profile) -> dict[str, float]:
+    """Figures of one instance whose steps follow one another, from event to event (`Play`)."""
     rows: list[RequestRow] = []
     simulation = FastForward(
         scene.build(),
@@ -85,7 +100,11 @@ def _figures(scene: Scene, profile: Profile) -> dict[str, float]:
         prefix_block_size=scene.prefix_block_size,
         outside=Outside(patience=scene.patience, foresight=scene.foresight),
     )
-    report = simulation.run(scene.requests)
+    return figures_of(rows, simulation.run(scene.requests).end_ns)
+
+
+def figures_of(rows: Sequence[RequestRow], end_ns: Ns) -> dict[str, float]:
+    """Means and quantiles over finished requests, and rates until ``end_ns``, by the names of `BANDED`."""
     finished = [row for row in rows if row.outcome == Outcome.FINISHED and row.first_token_ns is not None]
     samples: dict[str, list[float]] = {"ttft": [], "tpot": [], "e2e": []}
     for row in finished:
@@ -99,9 +118,9 @@ def _figures(scene: Scene, profile: Profile) -> dict[str, float]:
         if values:
             found[f"{name}_mean_ms"] = sum(values) / len(values)
             found |= {f"{name}_{label}_ms": quantile(values, share) for label, share in _QUANTILES.items()}
-    if report.end_ns:
-        found["throughput_tokens_per_s"] = sum(row.output_tokens for row in finished) * NS_PER_S / report.end_ns
-        found["throughput_requests_per_s"] = len(finished) * NS_PER_S / report.end_ns
+    if end_ns:
+        found["throughput_tokens_per_s"] = sum(row.output_tokens for row in finished) * NS_PER_S / end_ns
+        found["throughput_requests_per_s"] = len(finished) * NS_PER_S / end_ns
     return found
 
 

@@ -5,18 +5,22 @@ from scheduler_core.types.shape import StepShape
 
 
 class Domain:
-    """Counts steps, and those beyond the measured domain of a profile; a profile without one claims nothing."""
+    """Counts steps, and those beyond the measured domain of a profile; a profile without one claims nothing.
 
-    def __init__(self, profile: Profile) -> None:
-        self._most = profile.domain
+    ``profiles`` are by instance; of one that has none the last one counts.
+    """
+
+    def __init__(self, *profiles: Profile) -> None:
+        self._most = [profile.domain for profile in profiles]
         self._steps = 0
         self._outside = 0
         self.extrapolated: dict[str, float] = {}
 
-    def take(self, shape: StepShape) -> None:
-        """Count one step."""
+    def take(self, shape: StepShape, instance: int = 0) -> None:
+        """Count one step of an instance."""
         self._steps += 1
-        beyond = {name: value for name, most in self._most.items() if (value := getattr(shape, name)) > most}
+        domain = self._most[min(instance, len(self._most) - 1)]
+        beyond = {name: value for name, most in domain.items() if (value := getattr(shape, name)) > most}
         self._outside += bool(beyond)
         for name, value in beyond.items():
             self.extrapolated[name] = max(value, self.extrapolated.get(name, 0))

@@ -1,5 +1,14 @@
 """What a run says of the model, on a terminal."""
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_runner.run import predicted as predicting
+from headway import profiles
 from headway.cli.trust import lines
 from scheduler_core.evidence.prediction import (
     AgainstModel,
@@ -10,6 +19,8 @@ from scheduler_core.evidence.prediction import (
     Predicted,
     StepAside,
 )
+from scheduler_core.spec.target import Profile
+from tests.cli.conftest import EXPERIMENT, Headway
 
 BESIDE = AgainstModel(
     profile="mine",
@@ -61,3 +72,54 @@ def test_a_modelled_run_says_its_bands_and_what_is_extrapolated() -> None:
 
 def test_without_a_model_nothing_is_said() -> None:
     assert lines({"predicted": None, "against_model": None}) == []
+
+
+ONE_REQUEST = {"workload": {**EXPERIMENT["workload"], "requests": 1}, "repeats": 1}
+CLUSTER = {"modelled": {"profile": "slow", "topology": {"groups": {"a": {"count": 2}}}}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "target", "events"),
+    [
+        ({}, {"modelled": {"profile": "slow"}}, None),
+        ({"execution": {"overlap": "two_stream"}}, {"modelled": {"profile": "slow"}}, None),
+        ({"pools": {"layout": "replicas"}}, CLUSTER, None),
+        ({"pools": {"layout": "replicas"}}, CLUSTER, {"cache_resets": [{"at_s": 100}]}),
+    ],
+    ids=["one instance", "overlapped steps", "a cluster", "a cluster with events"],
+)
+def test_every_modelled_run_has_bands(
+    headway: Headway, written: Callable[..., Path], profile: Profile, policy: Any, target: Any, events: Any
+) -> None:
+    """A lone request's times are step times: its band is two standard errors of 5 % (3 % bias, 4 % drift) wide."""
+    profiles.keep(profile.model_copy(update={"held_out_bias_share": 0.03, "drift_share": 0.04}))
+    arms = {"baseline": {"policy": "vllm_v1", **policy}, "small": {"policy": "vllm_v1", "batch": {"size": 8}, **policy}}
+    changes = {**ONE_REQUEST, "arms": arms, "target": target} | ({} if events is None else {"events": events})
+    for run in json.loads(headway("play", written(**changes), "--json").out)["runs"]:
+        found = run["predicted"]
+        assert (found["error_share"], found["unbanded"]) == (pytest.approx(0.098), "")
+        for name in ("ttft_mean_ms", "tpot_p50_ms", "e2e_mean_ms"):
+            value, band = run["metrics"][name]["value"], found["bands"][name]
+            assert (band["low"] / value, band["high"] / value) == pytest.approx((0.902, 1.098), rel=1e-4)
+
+
+def test_a_run_too_long_for_bands_says_why(
+    headway: Headway, written: Callable[..., Path], profile: Profile, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(predicting, "STEPS", 10)
+    monkeypatch.setattr(predicting, "FAST_REQUESTS", 10)
+    profiles.keep(profile)
+    arms = {
+        "baseline": {"policy": "vllm_v1"},
+        "ahead": {"policy": "vllm_v1", "execution": {"overlap": "schedule_ahead"}},
+    }
+    ran = headway("play", written(arms=arms, repeats=1, target={"modelled": {"profile": "slow"}}), "--json")
+    said = {run["arm"]: "\n".join(lines(run)) for run in json.loads(ran.out)["runs"]}
+    assert "no bands: it would be played three times more, and it has more than 10 requests" in said["baseline"]
+    assert "no bands: its steps overlap, so that it would be played step by step" in said["ahead"]
+
+
+def test_a_profile_that_nobody_measured_has_no_bands(headway: Headway, written: Callable[..., Path]) -> None:
+    target = {"modelled": {"profile": "llama-3.1-8b@h100"}}
+    (run, _) = json.loads(headway("play", written(repeats=1, target=target), "--json").out)["runs"]
+    assert lines(run) == ["no bands: nothing was measured that says how far off llama-3.1-8b@h100 is"]

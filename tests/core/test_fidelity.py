@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler_core.evidence.schema import Figure
-from scheduler_core.fidelity.bands import Scene, bands, quantile, scaled, step_error_share
+from scheduler_core.fidelity.bands import Scene, bands, off, played_fast, quantile, scaled, step_error_share
 from scheduler_core.fidelity.difference import against_model, divergence
 from scheduler_core.fidelity.domain import Domain
 from scheduler_core.policies.presets import Capacity, build_policy
@@ -97,7 +97,7 @@ def test_bands_reach_as_far_as_step_times_may_be_off() -> None:
         build=lambda: build_policy(policy_spec("vllm_v1"), CAPACITY), requests=[request(0, 10, 5)], prefix_block_size=16
     )
     figures = {name: Figure(value=100.0, unit="ms", n=1) for name in ("ttft_p50_ms", "tpot_mean_ms", "steps")}
-    found = bands(scene, model, figures)
+    found = bands(lambda way: played_fast(scene, off(model, way)), figures)
     assert set(found) == {"ttft_p50_ms", "tpot_mean_ms"}
     for band in found.values():
         assert (band.low, band.high) == pytest.approx((90.2, 109.8), rel=1e-3)

@@ -132,9 +132,9 @@ def test_8_cached_prompts_overtake_a_cold_one_only_so_often(age_tokens: int, bef
     """One place. Two clients send a prompt with 64 cached tokens as soon as they have their answer, ten each, so that
     one of them always waits; a cold prompt comes with their first. A request takes two steps.
 
-    With 16 tokens of age a step a cached one counts 64 and 16 for each of the 2 steps that it waits, 96 in all. The cold
-    one has as many after 6 steps, in which three have gone, and came earlier. Without age it comes last. Its tokens are
-    those that it has alone.
+    With 16 tokens of age a step a cached one counts 64 and 16 for each of the 2 steps that it waits, 96 in all. The
+    cold one has as many after 6 steps, in which three have gone, and came earlier. Without age it comes last. Its
+    tokens are those that it has alone.
     """
     cached = [
         request(index, 65, 2, seed=0, prefix_blocks=(1, 2, 3, 4), after=(index - 2,) if index > 1 else ())
