@@ -3,10 +3,12 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from scheduler_core.drive.agenda import Agenda
 from scheduler_core.drive.cuts import ARRIVE, CacheResetAt, cut, displace, reset
+from scheduler_core.drive.evidence import Evidence
 from scheduler_core.drive.fork import Switch
 from scheduler_core.drive.ports import Executor, Sink, Stop
 from scheduler_core.drive.writing import arrived_record, finished_record, step_record
@@ -94,6 +96,7 @@ class Driver:
     depth: int = 1
     switch: Switch | None = None
     _agenda: Agenda = field(init=False)
+    _evidence: Evidence = field(init=False)
     _tokens: dict[int, list[int]] = field(init=False, default_factory=dict)
     _outcomes: dict[str, int] = field(init=False, default_factory=dict)
     _digests: list[str] = field(init=False, default_factory=list)
@@ -108,6 +111,7 @@ class Driver:
     def __post_init__(self) -> None:
         self._agenda = Agenda(self.requests, self.cancels, self.patience, self.resets)
         self._total = len(self.requests)
+        self._evidence = Evidence(self.sink)
 
     def run(self) -> DriveReport:
         """Play to the end: all requests ended, stopped from outside, or the executor failed for good.
@@ -116,6 +120,12 @@ class Driver:
             LawError: a law of the core is broken; a fault of the program, never of the workload.
             ExecutorError: the executor answered something impossible.
         """
+        try:
+            return self._serve()
+        finally:
+            self._evidence.flush()
+
+    def _serve(self) -> DriveReport:
         while self._ended < self._total:
             if self.stop():
                 return self._end(complete=False, reason="stopped", outcome=Outcome.CANCELLED)
@@ -164,7 +174,7 @@ class Driver:
         self._steps += 1
         self._failures = self._failures + 1 if result.failure is not None else 0
         self._write_all(step.held)
-        self.sink.write(step_record(step.planned, result, completed, host_since_ns=self._turn_ns))
+        self._evidence.make(partial(step_record, step.planned, result, completed, host_since_ns=self._turn_ns))
         self._turn_ns = result.available_ns
         self._collect(step.planned, result, completed)
         if self._steps % self.law_interval == 0:
@@ -172,8 +182,10 @@ class Driver:
 
     def _await(self) -> StepResult | None:
         while True:
-            due = self._agenda.next_ns()
-            result = self.executor.wait(due)
+            due, now = self._agenda.next_ns(), self.executor.now_ns()
+            result = self.executor.wait(now if due is None else min(due, now))
+            self._evidence.flush(hold=result is None)
+            result = self.executor.wait(due) if result is None else result
             if result is not None:
                 return result
             if due is None:
@@ -184,6 +196,7 @@ class Driver:
 
     def _idle(self, now_ns: Ns) -> None:
         self._turn_ns = None
+        self._evidence.flush()
         switch_ns = None if self.switch is None else self.switch.at_ns
         due = (self._agenda.next_ns(), self.instance.next_wakeup(now_ns), switch_ns)
         times = [at for at in due if at is not None]
@@ -214,7 +227,7 @@ class Driver:
             self.instance.close_arrivals()
 
     def _arrive(self, planned: PlannedRequest, at_ns: Ns, seen_ns: Ns) -> None:
-        self.sink.write(arrived_record(planned, at_ns, seen_ns))
+        self._evidence.write(arrived_record(planned, at_ns, seen_ns))
         self.executor.open(planned)
         foreseen = None if self.foresight is None else self.foresight.of(planned)
         spec = RequestSpec.from_planned(
@@ -238,7 +251,7 @@ class Driver:
             if answer.token is not None:
                 tokens.append(answer.token)
             if answer.tie_margin is not None:
-                self.sink.write(Tie(request, len(tokens) - 1, answer.tie_margin))
+                self._evidence.write(Tie(request, len(tokens) - 1, answer.tie_margin))
         for ended in completed.ended:
             self._write_ended(ended, result.available_ns)
 
@@ -246,7 +259,7 @@ class Driver:
         if self._flight:
             self._write_held(ended.request)
         tokens = self._tokens.pop(ended.request, None)
-        self.sink.write(finished_record(ended, at_ns, tokens))
+        self._evidence.write(finished_record(ended, at_ns, tokens))
         self._outcomes[ended.outcome.value] = self._outcomes.get(ended.outcome.value, 0) + 1
         self.executor.close(ended.request)
         self._agenda.ended(ended.request, at_ns)
@@ -262,7 +275,7 @@ class Driver:
 
     def _write_all(self, records: list[Record]) -> None:
         for record in records:
-            self.sink.write(record)
+            self._evidence.write(record)
 
     @property
     def _ended(self) -> int:
@@ -282,6 +295,6 @@ class Driver:
                 self._write_ended(ended, now)
         self._write_all([*self._held, *self.instance.take_records()])
         self._check()
-        self.sink.write(RunFinished(now, complete, reason, self._steps, self._laws))
+        self._evidence.write(RunFinished(now, complete, reason, self._steps, self._laws))
         digests = tuple(self._digests)
         return DriveReport(complete, reason, self._steps, dict(self._outcomes), now, self._laws, digests)

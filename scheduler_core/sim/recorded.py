@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from scheduler_core.drive.driver import Driver
+from scheduler_core.drive.evidence import Evidence
 from scheduler_core.sched.commit import STOPPED
 from scheduler_core.sched.plan import FusedStep
 from scheduler_core.sched.recorded import MakeUp, RecordedInstance
@@ -29,7 +30,7 @@ class RecordedDriver(Driver):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._log = StepLog(self.sink, self.instance.policy.limits.token_budget)
-        self.sink = self._log
+        self._evidence = Evidence(self._log)
 
     def _launch(self, now_ns: Ns) -> bool:
         """Plan a step and play it, and the same again as long as nothing can change it."""

@@ -200,3 +200,52 @@ def test_the_same_plans_in_every_process_and_under_every_hash_seed() -> None:
         outputs.add(done.stdout)
     (output,) = outputs
     assert all(len(json.loads(line)) > 20 for line in output.splitlines())
+
+
+class Watched(SimulatedExecutor):
+    """Counts launches; where ``at_once``, a step has ended when its launch returns, as on a CPU."""
+
+    def __init__(self, *, at_once: bool) -> None:
+        super().__init__(profile=profile())
+        self.at_once, self.launches = at_once, 0
+
+    def launch(self, plan: Any) -> None:
+        super().launch(plan)
+        self.launches += 1
+        if self.at_once:
+            self._now = self._launched[0][0]
+
+
+class Noting(ListSink):
+    """How many steps had been launched when each record was written."""
+
+    def __init__(self, executor: Watched) -> None:
+        super().__init__()
+        self.executor, self.launched = executor, list[int]()
+
+    def write(self, record: Any) -> None:
+        super().write(record)
+        self.launched.append(self.executor.launches)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_evidence_is_written_beside_the_next_step_where_that_computes_by_itself(at_once: bool) -> None:
+    """Two requests of 4 tokens at once, 4 steps. Between two steps nothing is written, unless the host computes."""
+    executor = Watched(at_once=at_once)
+    sink = Noting(executor)
+    instance = build_instance(VLLM, Capacity(100, 1000))
+    requests = [request(0, 8, 4), request(1, 8, 4)]
+    Driver(
+        instance=instance,
+        requests=requests,
+        executor=executor,
+        sink=sink,
+        stop=lambda: False,
+        law_interval=1,
+    ).run()
+    steps = [number for record, number in zip(sink.records, sink.launched, strict=True) if isinstance(record, Step)]
+    assert steps == ([1, 2, 3, 4] if at_once else [2, 3, 4, 4])
+    assert (
+        sink.records
+        == play(VLLM, requests, capacity=Capacity(100, 1000), target=profile(), law_interval=1).sink.records
+    )
