@@ -1,10 +1,14 @@
 """From logits to token ids."""
 
+import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
 from gpu_runner.engine.layout import FlatBatch
+from gpu_runner.engine.native.compiled import UnavailableError, library
 from gpu_runner.engine.prompts import uniform_draws
 from gpu_runner.engine.settings import Sampling
 
@@ -46,7 +50,31 @@ def draw(logits: torch.Tensor, draws: torch.Tensor, sampling: Sampling) -> torch
 
 
 def greedy(logits: torch.Tensor) -> Picked:
-    """The best token of each row of ``logits`` ``[sampled, vocab]``, which is overwritten."""
+    """The best token of each row of ``logits`` ``[sampled, vocab]``, fp32, which may be overwritten."""
+    rows, width = logits.shape
+    fast = _in_one_pass() if logits.device.type == "cpu" and logits.is_contiguous() else None
+    if fast is not None and width % fast[1] == 0:
+        tokens, margins = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+        places = logits.data_ptr(), tokens.data_ptr(), margins.data_ptr()
+        fast[0](*places, rows, width, torch.get_num_threads())
+        return Picked(tokens, margins)
+    return in_two_passes(logits)
+
+
+@cache
+def _in_one_pass() -> tuple[Callable[..., None], int] | None:
+    """The compiled kernel and what row widths must be multiples of; None where there is none."""
+    try:
+        loaded = library()
+    except UnavailableError:
+        return None
+    best = loaded.best_f32
+    best.argtypes, best.restype = [*[ctypes.c_void_p] * 3, ctypes.c_long, ctypes.c_long, ctypes.c_int], None
+    return best, loaded.lanes()
+
+
+def in_two_passes(logits: torch.Tensor) -> Picked:
+    """As `greedy`, on every device."""
     best, tokens = logits.max(dim=-1)
     logits.scatter_(1, tokens.unsqueeze(1), float("-inf"))
     return Picked(tokens, best - logits.amax(dim=-1))

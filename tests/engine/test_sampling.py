@@ -8,7 +8,7 @@ import torch
 
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.prompts import uniform_draws
-from gpu_runner.engine.sampling import draw, greedy
+from gpu_runner.engine.sampling import draw, greedy, in_two_passes
 from gpu_runner.engine.settings import Sampling
 from scheduler_core.types.errors import InputError
 from tests.engine.conftest import settings_for
@@ -27,6 +27,20 @@ def test_greedy_gives_the_best_and_the_distance_to_the_next() -> None:
     picked = greedy(torch.tensor([[1.0, 3.0, 2.5]]))
     assert picked.tokens.tolist() == [1]
     assert picked.margins.tolist() == [0.5]
+
+
+def test_the_compiled_pass_gives_what_two_passes_give() -> None:
+    """Any width; of equal best ones the first, 0 ahead; the best in the last place, and next to the second."""
+    draws = torch.Generator().manual_seed(3)
+    for width in (1, 7, 16, 48, 4096):
+        logits = torch.randn((9, width), generator=draws)
+        logits[0] = 2.5
+        logits[1, -1], logits[2, :2] = 50.0, torch.tensor([8.0, 7.0])[: min(2, width)]
+        if width > 40:
+            logits[3, [5, 37]] = 90.0
+        expected, found = in_two_passes(logits.clone()), greedy(logits.clone())
+        assert found.tokens.tolist() == expected.tokens.tolist()
+        assert found.margins.tolist() == expected.margins.tolist()
 
 
 @pytest.mark.parametrize(("number", "token"), [(0.0, 1), (0.39, 1), (0.41, 3), (0.69, 3), (0.71, 2), (0.95, 0)])
