@@ -6,7 +6,7 @@ from itertools import pairwise
 from scheduler_core.evidence.live import LiveSampler, Tee
 from scheduler_core.spec.job import Sample
 from scheduler_core.testing.builders import ListSink
-from scheduler_core.types.records import Record, Step
+from scheduler_core.types.records import Record, RunStarted, Step
 from tests.evidence.played import play
 from tests.evidence.scenes import Scene, ns
 
@@ -63,6 +63,12 @@ def test_samples_of_a_whole_run() -> None:
     assert all(0 <= (found.hit_rate or 0) <= 1 for found in samples)
     assert (samples[-1].done, samples[-1].running, samples[-1].waiting) == (120, 0, 0)
     assert figures(samples, "preemptions")[-1] > 0
+
+
+def test_samples_of_kernels_look_at_requests_once_and_say_the_same() -> None:
+    records = list(play({"policy": "vllm_v1"}, {"arrivals": {"poisson": {"rate_rps": 20}}}, kv_blocks=110))
+    kernels = [replace(record, source="kernel") if isinstance(record, RunStarted) else record for record in records]
+    assert sample(kernels, 50) == sample(records, 50)
 
 
 def figures(samples: list[Sample], name: str) -> list[float]:
