@@ -196,8 +196,8 @@ class TorchExecutor:
         done = self._rows.emit(granted.rows[sampled], granted.openings[sampled], tokens).tolist()
         ties = [margin if margin < tolerance else None for margin in work.margins]
         results: list[GrantResult] = [_NOTHING] * len(granted.rows)
-        for place, answer in zip(sampled.tolist(), zip(work.tokens, done, ties, strict=True), strict=True):
-            results[place] = GrantResult._make(answer)
+        for place, answer in zip(sampled.tolist(), map(GrantResult, work.tokens, done, ties), strict=True):
+            results[place] = answer
         return tuple(results)
 
     def _sleep(self, until_ns: Ns | None) -> None:
