@@ -36,8 +36,8 @@ ARGUMENTS: dict[str, Callable[[World], list[Any]]] = {
     "endpoint": lambda w: [w.endpoint.pk],
 }
 SHOWN = [
-    "home", "experiments", "experiment-new", "experiment", "experiment-spec", "runs", "run", "run-artifact",
-    "run-segment", "workloads", "workload-new", "workload-version", "traces", "trace-new", "trace", "policies",
+    "home", "experiments", "experiment-new", "experiment", "experiment-spec", "runs", "run", "run-requests",
+    "run-artifact", "run-segment", "workloads", "workload-new", "workload-version", "traces", "trace-new", "trace", "policies",
     "policy-new", "policy-version", "fleet", "profile", "measured", "studies", "study", "study-new", "endpoints",
     "endpoint",
 ]  # fmt: skip
