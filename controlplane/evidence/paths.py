@@ -9,6 +9,7 @@ from controlplane.evidence.exports import copied_table, records_of
 from controlplane.runs.models import Run
 from scheduler_core.evidence.path_report import PathReport, path_report
 from scheduler_core.evidence.slowest import slowest
+from scheduler_core.types.errors import InputError
 
 
 def slowest_requests(*, run: Run, by: str) -> list[dict[str, Any]]:
@@ -21,10 +22,13 @@ def path_of(*, run: Run, request: int) -> PathReport:
     """The critical path of one request of the current attempt.
 
     Raises:
-        ConflictError: no records are stored, they are too many, or they come from a server, which shows no intervals.
-        InputError: the records know no token of the request.
+        ConflictError: no records are stored, they are too many, they know no token of the request, or they come from a
+            server, which shows no intervals.
     """
     if (run.job.get("target") or {}).get("server") is not None:
         raise ConflictError(f"{run.pk} measured a server from outside: what its steps were spent on, it does not show")
     with TemporaryDirectory(prefix="headway-path-") as folder:
-        return path_report(records_of(run, Path(folder), purpose="a path"), request)
+        try:
+            return path_report(records_of(run, Path(folder), purpose="a path"), request)
+        except InputError as error:
+            raise ConflictError(f"{run.pk} shows no path: {error}") from None

@@ -19,7 +19,7 @@ OWNER_ONLY = {
     "workload", "policy", "dataset", "study-cancel", "study-resume", "endpoint", "endpoint-check", "endpoint-try",
 }  # fmt: skip
 STAFF_ONLY = {"worker-drain"}
-NEED_EVIDENCE = {"run-export", "experiment-export"}  # the world's runs have not ended
+NEED_EVIDENCE = {"run-export", "run-requests", "run-path", "experiment-export"}  # the world's runs have not ended
 
 
 def _names() -> list[str]:

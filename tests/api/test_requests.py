@@ -41,7 +41,7 @@ def test_the_path_of_each_is_as_long_as_it_took(world: World, api: Api) -> None:
 def test_what_cannot_be_answered_is_said(world: World, api: Api) -> None:
     address = f"/runs/{world.run.pk}/requests"
     unknown: Any = api.get(f"{address}/777/path")
-    assert unknown.status_code == 400
+    assert unknown.status_code == 409
     assert "request 777 has no token" in unknown.content.decode()
     wrong: Any = api.get(f"{address}?by=mood")
     assert wrong.status_code == 400

@@ -256,7 +256,9 @@ def test_the_audit_sees_devices_that_do_not_add_up() -> None:
         wrong = Step(**{name: getattr(step, name) for name in step.__slots__ if name != "spread"},
                      spread=step.spread._replace(**change))  # fmt: skip
         played.sink.records[place] = wrong
-        assert [fault.rule for fault in summary(played).audit.violations] == ["devices add up"]
+        found = {fault.rule for fault in summary(played).audit.violations}
+        # What hides more than the run took is beyond its elapsed time, too.
+        assert found == {"devices add up"} | ({"R9 exposed within elapsed"} if "hidden_ns" in change else set())
 
 
 @pytest.mark.parametrize("spread", [name for name in SPREADS if name != "replicas"])

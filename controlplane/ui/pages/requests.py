@@ -54,7 +54,7 @@ def _path(run: Run, number: str) -> dict[str, Any]:
         return {"no_path": f"request: {number!r} is not a number of a request, such as 0"}
     try:
         report = paths.path_of(run=run, request=int(number))
-    except (ConflictError, InputError) as error:
+    except ConflictError as error:
         return {"no_path": str(error)}
     return {"path": report, "longest": _longest(report)}
 
