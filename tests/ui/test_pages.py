@@ -38,8 +38,8 @@ ARGUMENTS: dict[str, Callable[[World], list[Any]]] = {
 SHOWN = [
     "home", "experiments", "experiment-new", "experiment", "experiment-spec", "runs", "run", "run-requests",
     "run-artifact", "run-segment", "workloads", "workload-new", "workload-version", "traces", "trace-new", "trace",
-    "policies", "policy-new", "policy-version", "fleet", "profile", "measured", "studies", "study", "study-new", "endpoints",
-    "endpoint",
+    "policies", "policy-new", "policy-version", "fleet", "profile", "measured", "studies", "study", "study-new",
+    "endpoints", "endpoint",
 ]  # fmt: skip
 OWNERS_ONLY = ["workload-edit", "policy-edit"]
 LEADING_ON = ["workload", "policy"]
