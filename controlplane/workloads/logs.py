@@ -3,12 +3,15 @@
 Prompts become block identities under a salt that this installation derives from its secret key.
 """
 
+import gzip
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 from scheduler_core.spec.drawing import Drawing
@@ -28,9 +31,10 @@ IMPORTED = (
 )
 """Every format of an import, with its title."""
 
-_CLIENT_FILE = re.compile(r"[\w.+-]{1,100}-(trace\.csv|dataset\.json(\.gz)?)")
+_CLIENT_FILE = re.compile(r"(?P<client>[\w.+-]{1,100})-(?:(?P<rates>trace)\.csv|dataset\.json(?:\.gz)?)")
 _KEPT_OPTIONS = ("same_instant", "zero_output")
 _MOST_REQUESTS = 2_000_000
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ def convert(uploads: Sequence[Upload], kind: str, options: dict[str, Any], folde
     Raises:
         InputError: naming file and line, the option that belongs elsewhere, or the file that is missing.
     """
+    for item in uploads:
+        _refuse_large(item)
     found = _drawn(uploads, options, folder) if kind == CLIENTS else _logged(uploads, kind, options)
     path = folder / "converted"
     with path.open("w", encoding="utf-8") as sink:
@@ -82,16 +88,11 @@ def _logged(uploads: Sequence[Upload], kind: str, options: dict[str, Any]) -> Re
 
 
 def _drawn(uploads: Sequence[Upload], options: dict[str, Any], folder: Path) -> ReadLog:
-    """Files are known by their names here, so only names of that form are taken, and put where nothing else lies."""
     own = tuple(Drawing.model_fields)
     _refuse(options, (*own, *_KEPT_OPTIONS), f"does not belong to {FORMATS[CLIENTS]}")
     inside = folder / "clients"
     inside.mkdir()
-    for item in uploads:
-        if not _CLIENT_FILE.fullmatch(item.name):
-            message = f"{item.name!r} is not named NAME-trace.csv, NAME-dataset.json or NAME-dataset.json.gz"
-            raise InputError([Problem("file", message)])
-        item.path.rename(inside / item.name)
+    _place(uploads, inside)
     drawing = parse(Drawing, {name: options[name] for name in own if name in options})
     clients = read_clients(inside)
     span = Span(drawing.from_s, drawing.for_s, drawing.rate_scale)
@@ -101,6 +102,45 @@ def _drawn(uploads: Sequence[Upload], options: dict[str, Any], folder: Path) -> 
         raise InputError([Problem("for_s", message)])
     names = ", ".join(client.name for client in clients)
     return in_order(draw_requests(clients, span, seed=drawing.draw_seed), {}, names)
+
+
+def _place(uploads: Sequence[Upload], folder: Path) -> None:
+    """Put files where nothing else lies. They are known by their names here: of that form, each part of a client once.
+
+    That a client has rates is seen here, that it has lengths by its reader.
+    """
+    parts: dict[tuple[str, bool], str] = {}
+    for item in uploads:
+        match = _CLIENT_FILE.fullmatch(item.name)
+        if match is None:
+            message = f"{item.name!r} is not named NAME-trace.csv, NAME-dataset.json or NAME-dataset.json.gz"
+            raise InputError([Problem("file", message)])
+        part = match["client"], match["rates"] is not None
+        if part in parts:
+            raise InputError([Problem("file", f"{item.name} is a second file beside {parts[part]}: send one of them")])
+        parts[part] = item.name
+        item.path.rename(folder / item.name)
+    alone = [name for (client, rates), name in parts.items() if not rates and (client, True) not in parts]
+    if alone:
+        raise InputError([Problem("file", f"{name} has no NAME-trace.csv beside it") for name in alone])
+
+
+def _refuse_large(upload: Upload) -> None:
+    """A packed file is under the size limit unpacked, too; one that is broken is left to its reader."""
+    with upload.path.open("rb") as raw:
+        if raw.read(len(_GZIP)) != _GZIP:
+            return
+    size = 0
+    try:
+        with gzip.open(upload.path) as stream:
+            while size <= settings.TRACE_UPLOAD_MAX_BYTES and (chunk := stream.read(2**20)):
+                size += len(chunk)
+    except (OSError, EOFError, zlib.error):
+        return
+    if size > settings.TRACE_UPLOAD_MAX_BYTES:
+        limit = settings.TRACE_UPLOAD_MAX_BYTES // 2**20
+        message = f"{upload.name} is larger than {limit} MiB once it is unpacked (HEADWAY_TRACE_MAX_MB)"
+        raise InputError([Problem("file", message)])
 
 
 def _refuse(options: dict[str, Any], known: Sequence[str], reason: str) -> None:

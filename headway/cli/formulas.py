@@ -27,6 +27,7 @@ def print_formulas(found: "FormulaTable") -> None:
         stem = row.metric.removesuffix("_mean_ms")
         print(f"  {stem} ({row.called}): {row.formula}")
         if row.differs:
+            print(f"    Headway's: {row.headway_formula or 'none'}")
             print(f"    differs from Headway's: {row.differs}")
 
 

@@ -64,16 +64,20 @@ def show(
     from headway.config import connection
     from headway.export import fetch, text
 
-    experiment = identifier
+    figures = formulas is not None or identifier.startswith("run_")
+    if figures and (junit is not None or pull_request):
+        raise typer.BadParameter(
+            "they tell the verdict of an experiment: not of a run, nor beside --formulas", param_hint="--junit, --pr"
+        )
     with Client(connection(url=url, token=token)) as client:
-        if formulas is not None or identifier.startswith("run_"):
+        if figures:
             _figures(client, identifier, formulas, as_data=as_data)
             return
-        found = client.get(f"/experiments/{experiment}")
+        found = client.get(f"/experiments/{identifier}")
         if junit is not None:
-            say(f"{fetch(client, experiment, 'verdict.xml', junit)}: JUnit")
+            say(f"{fetch(client, identifier, 'verdict.xml', junit)}: JUnit")
         if pull_request:
-            print(text(client, experiment, "verdict.md"), end="")
+            print(text(client, identifier, "verdict.md"), end="")
             return
     if as_data:
         as_json(found)
@@ -102,9 +106,9 @@ def _print_account(run: dict[str, Any]) -> None:
 
     print(f"{run['title']} ({run['id']}), {run['state']} {run['reason']}".rstrip())
     summary = run["summary"]
-    if summary is not None:
+    if summary is not None and run["kind"] == "arm":
         print(account(summary["offered"], summary["outcomes"], summary.get("unsent", {})).sentence())
-        for reason, count in summary["reasons"].items():
+        for reason, count in summary.get("reasons", {}).items():
             print(f"  {count} {reason}")
 
 

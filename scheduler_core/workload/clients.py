@@ -9,6 +9,7 @@ import ast
 import csv
 import gzip
 import json
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ _STEPS = 20
 """Shapes of gap distributions are rounded to 1 / 20: each takes a table of its own."""
 
 _WEIGHT = 1 << 48
+_NO_HISTOGRAMS = (
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RecursionError, SyntaxError,
+    TypeError, ValueError, zlib.error,
+)  # fmt: skip
+"""What reading anything else ends in; `ast.literal_eval` runs out of memory where text nests too deep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +151,26 @@ def draw_requests(clients: Sequence[Client], span: Span, *, seed: int) -> list[L
 
 def _windows(path: Path) -> tuple[Window, ...]:
     windows: list[Window] = []
-    with path.open(encoding="utf-8", newline="") as file:
-        for number, row in enumerate(csv.reader(file), start=1):
-            try:
-                window = _window(row)
-            except (ValueError, IndexError):
-                message = "is not: start of window (s), requests/s, variation, Gamma or Weibull, two parameters"
-                raise InputError([Problem(f"{path.name} line {number}", message)]) from None
-            if windows and window.start_s <= windows[-1].start_s:
-                raise InputError([Problem(f"{path.name} line {number}", "windows must begin one after the other")])
-            windows.append(window)
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for number, row in enumerate(csv.reader(file), start=1):
+                windows.append(_next_window(row, windows, f"{path.name} line {number}"))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError([Problem(path.name, f"cannot be read: {error}")]) from None
     if not windows:
         raise InputError([Problem(path.name, "has no windows")])
     return tuple(windows)
+
+
+def _next_window(row: Sequence[str], before: Sequence[Window], place: str) -> Window:
+    try:
+        window = _window(row)
+    except (ValueError, IndexError):
+        message = "is not: start of window (s), requests/s, variation, Gamma or Weibull, two parameters"
+        raise InputError([Problem(place, message)]) from None
+    if before and window.start_s <= before[-1].start_s:
+        raise InputError([Problem(place, "windows must begin one after the other")])
+    return window
 
 
 def _window(row: Sequence[str]) -> Window:
@@ -181,7 +194,7 @@ def _histograms(folder: Path, name: str) -> dict[int, tuple[Histogram, Histogram
         raw = path.read_bytes()
         data = json.loads(gzip.decompress(raw) if path == packed else raw)
         found = {int(start): _pair(window) for start, window in data.items()}
-    except (ValueError, SyntaxError, TypeError, KeyError, AttributeError, OSError, EOFError) as error:
+    except _NO_HISTOGRAMS as error:
         message = f"is not an object of windows with input_tokens and output_tokens: {error}"
         raise InputError([Problem(path.name, message)]) from None
     usable = {start: pair for start, pair in found.items() if pair is not None}

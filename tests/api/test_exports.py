@@ -119,9 +119,10 @@ def test_figures_by_another_tools_formulas(world: World, api: Api, folder: Path)
         assert {row["metric"] for row in own["rows"]} == set(METRICS)
     refused = api.get(f"/runs/{world.run.pk}/metrics?formulas=tgi")
     assert refused.status_code == 400 and "guidellm" in refused.content.decode()
-    Run.objects.filter(pk=world.run.pk).update(summary=None)
-    empty = api.get(f"/runs/{world.run.pk}/metrics").json()
-    assert all(row["arms"] == {} for row in empty["rows"])
+    for without in ({"kind": "calibration", "summary": {"profile": "mine"}}, {"summary": None}):
+        Run.objects.filter(pk=world.run.pk).update(**without)
+        empty = api.get(f"/runs/{world.run.pk}/metrics").json()
+        assert all(row["arms"] == {} for row in empty["rows"])
 
 
 def test_one_number_on_the_screen_in_exports_and_in_the_api(

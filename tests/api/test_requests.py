@@ -71,7 +71,12 @@ def test_the_page_shows_the_slowest_and_its_path(world: World, page: Client, api
 
 @pytest.mark.parametrize(
     ("asked", "said"),
-    [("777", "request 777 has no token"), ("-1", "is not a number of a request"), ("many", "is not a number")],
+    [
+        ("777", "request 777 has no token"),
+        ("-1", "is not a number of a request"),
+        ("many", "is not a number"),
+        ("9" * 5000, "is not a number"),
+    ],
 )
 def test_the_page_answers_a_wrong_number_beside_the_list(world: World, page: Client, asked: str, said: str) -> None:
     text = page.get(f"/runs/{world.run.pk}/requests/?request={asked}").content.decode()

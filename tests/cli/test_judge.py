@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from scheduler_core.evidence.formulas import FORMULAS
+from scheduler_core.evidence.metrics import METRICS
 from tests.cli.conftest import Headway
 from tests.verdict.measured_files import two_arms
 
@@ -49,6 +50,7 @@ def test_figures_by_the_formulas_of_another_tool(headway: Headway, tmp_path: Pat
     assert ran.status == 0, ran.err
     assert "candidate: guidellm" in ran.out
     assert "tpot (time_per_output_token_ms): (last token - real send) / tokens, weighted by tokens" in ran.out
+    assert f"    Headway's: {METRICS['tpot_mean_ms'].formula}\n" in ran.out
     assert "differs from Headway's: the wait for the first token is inside" in ran.out
     refused = headway("judge", *_arguments(tmp_path, 0.6), "--formulas", "tgi")
     assert refused.status == 1 and "'tgi' is not one of guidellm" in refused.err

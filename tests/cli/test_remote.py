@@ -237,6 +237,22 @@ def test_a_verdict_goes_to_build_servers_and_pull_requests(
     assert 'failures="1"' in (tmp_path / "verdict.xml").read_text()
 
 
+@pytest.mark.parametrize("what", [("run_nowhere",), ("exp_nowhere", "--formulas", "guidellm")])
+def test_figures_have_no_junit_and_no_pull_request(headway: Headway, what: tuple[str, ...], tmp_path: Path) -> None:
+    for form in (("--junit", tmp_path / "verdict.xml"), ("--pr",)):
+        refused = headway("show", *what, *form)
+        assert refused.status == 2
+        assert "they tell the verdict of an experiment" in refused.err
+
+
+def test_a_calibration_has_no_account_of_requests(headway: Headway, written: Callable[..., Path]) -> None:
+    headway("submit", written(target={"torch": {"device": "cpu"}}))
+    run = Run.objects.order_by("place")[0]
+    Run.objects.filter(pk=run.pk).update(kind="calibration", summary={"profile": "mine"})
+    shown = headway("show", run.pk)
+    assert (shown.status, "planned" in shown.out) == (0, False)
+
+
 def test_one_report_or_the_whole_folder_with_reports(
     headway: Headway, written: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Traces, plans and workloads."""
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -166,6 +167,26 @@ class TestImportLog:
             inspect_trace(file=file, more=[other], format="servegen", options={"for_s": 1_000_000})
         with pytest.raises(InputError, match="a trace is one file, here are 2"):
             inspect_trace(file=upload(), more=[upload()])
+
+    @pytest.mark.parametrize(
+        ("more", "words"),
+        [
+            (("a-trace.csv",), r"a-trace\.csv is a second file beside a-trace\.csv"),
+            (("a-dataset.json", "a-dataset.json.gz"), r"a-dataset\.json\.gz is a second file beside a-dataset\.json"),
+            (("a-dataset.json", "b-dataset.json"), r"b-dataset\.json has no NAME-trace\.csv beside it"),
+        ],
+    )
+    def test_no_file_of_a_client_is_dropped(self, more: tuple[str, ...], words: str) -> None:
+        first = ContentFile(CLIENT["a-trace.csv"].encode(), name="a-trace.csv")
+        others = [ContentFile(CLIENT["a-dataset.json"].encode(), name=name) for name in more]
+        with pytest.raises(InputError, match=words):
+            inspect_trace(file=first, more=others, format="servegen")
+
+    def test_a_packed_log_is_under_the_limit_unpacked_too(self, settings: Any) -> None:
+        settings.TRACE_UPLOAD_MAX_BYTES = 2**20
+        packed = ContentFile(gzip.compress(b" " * (2**20 + 1)), name="g.jsonl.gz")
+        with pytest.raises(InputError, match=r"g\.jsonl\.gz is larger than 1 MiB once it is unpacked"):
+            inspect_trace(file=packed, format="litellm")
 
 
 class TestDeleteDataset:

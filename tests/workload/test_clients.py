@@ -89,6 +89,47 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path: Path, rows: l
         read_clients(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "rates",
+    [pytest.param(b"\xff\xfe", id="no text"), pytest.param(b'0,"' + b"x" * 200_000, id="a field without an end")],
+)
+def test_rates_that_are_no_table_are_refused(tmp_path: Path, rates: bytes) -> None:
+    (tmp_path / "a-trace.csv").write_bytes(rates)
+    with pytest.raises(InputError, match=r"a-trace\.csv: cannot be read"):
+        read_clients(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        pytest.param("{10: 1e999}", id="an infinite weight"),
+        pytest.param("-" * 100_000 + "1", id="text nested too deep"),
+        pytest.param("(" * 5_000, id="too many parentheses"),
+        pytest.param("[10]", id="a list"),
+    ],
+)
+def test_lengths_that_are_no_histogram_are_refused(tmp_path: Path, prompts: str) -> None:
+    (tmp_path / "a-trace.csv").write_text("0,1,1,Gamma,1,1\n")
+    window = {"input_tokens": prompts, "output_tokens": "{5: 1.0}"}
+    (tmp_path / "a-dataset.json").write_text(json.dumps({"0": window}))
+    with pytest.raises(InputError, match=r"a-dataset\.json: is not an object of windows"):
+        read_clients(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        pytest.param(gzip.compress(b"[" * 200_000), id="deep"),
+        pytest.param(b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 9, id="broken"),
+    ],
+)
+def test_a_packed_file_that_is_none_is_refused(tmp_path: Path, packed: bytes) -> None:
+    (tmp_path / "a-trace.csv").write_text("0,1,1,Gamma,1,1\n")
+    (tmp_path / "a-dataset.json.gz").write_bytes(packed)
+    with pytest.raises(InputError, match=r"a-dataset\.json\.gz: is not an object of windows"):
+        read_clients(tmp_path)
+
+
 def test_a_client_needs_both_its_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no client"):
         read_clients(tmp_path)

@@ -102,6 +102,27 @@ def test_what_is_no_such_log_is_refused(content: str, kind: str, words: str, tmp
         read_log(tmp_path / "f", kind, salt=SALT, source="mine.jsonl")
 
 
+@pytest.mark.parametrize(
+    "content",
+    [pytest.param(b"[" * 200_000, id="deep"), pytest.param(b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 9, id="broken")],
+)
+def test_what_no_reader_can_follow_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(InputError, match="mine: cannot be read as a LiteLLM log"):
+        read_log(tmp_path / "f", "litellm", salt=SALT, source="mine")
+
+
+def test_a_row_whose_parts_are_others_is_left_out(tmp_path: Path) -> None:
+    """SGLang's ``out`` is an object and its latency a number; here they are a list and a word."""
+    good = {"event": "request.finished", "timestamp": 5.0, "out": {"meta_info": {
+        "prompt_tokens": 3, "completion_tokens": 2, "e2e_latency": 1.0}}}  # fmt: skip
+    slow = {**good, "out": {"meta_info": {**good["out"]["meta_info"], "e2e_latency": "slow"}}}  # type: ignore[index]
+    (tmp_path / "f").write_text("\n".join(map(json.dumps, [good, {**good, "out": [1]}, slow])))
+    found = read_log(tmp_path / "f", "sglang", salt=SALT)
+    assert len(found.requests) == 1
+    assert found.skipped == {"rows of another form than those of a SGLang request log": LeftOut(2, "line 2")}
+
+
 def test_azure_2025_is_told_from_2024_by_its_images(tmp_path: Path) -> None:
     head = "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens"
     text = f"{head}\n2024-10-15T12:00:00.269Z,1,300,7\n2024-10-15T12:00:01.269Z,0,20,3\n"

@@ -10,6 +10,7 @@ from controlplane.api.v1.experiments import experiment_for
 from controlplane.api.v1.runs import run_for
 from controlplane.evidence.exports import summary_of
 from controlplane.experiments.selectors import summaries_by_arm
+from controlplane.runs.models import Run
 from scheduler_core.evidence.formulas import FORMULAS
 from scheduler_core.evidence.side_by_side import Arms, FormulaTable, by_arm, side_by_side
 
@@ -31,7 +32,7 @@ class RunMetrics(ApiView):
     def get(self, request: Request, pk: str) -> Response:
         """Figures with formula and unit; no arm while the run has none."""
         run = run_for(request, pk)
-        summaries = [summary_of(run)] if run.summary else []
+        summaries = [summary_of(run)] if run.kind == Run.Kind.ARM and run.summary else []
         return _answer(self, request, by_arm(summaries))
 
 

@@ -17,6 +17,7 @@ from scheduler_core.types.errors import InputError
 from scheduler_core.verdict.titles import metric_title
 
 STRETCHES_SHOWN = 20
+MOST_DIGITS = 12  # of the number of a request
 
 
 @login_required
@@ -50,8 +51,8 @@ def _path(run: Run, number: str) -> dict[str, Any]:
     """What the page shows of one path; a refusal beside the list where ``number`` is none or has no path."""
     if not number:
         return {}
-    if not (number.isascii() and number.isdigit()):
-        return {"no_path": f"request: {number!r} is not a number of a request, such as 0"}
+    if not (number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS):
+        return {"no_path": f"request: {number[:40]!r} is not a number of a request, such as 0"}
     try:
         report = paths.path_of(run=run, request=int(number))
     except ConflictError as error:

@@ -1,5 +1,6 @@
 """Readers of logs by kind."""
 
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,9 @@ TITLES = {
 }
 """What each kind of log is, for people."""
 
+_OTHER_FORM = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What a reader runs into where a part of a row is not what this kind of log has there."""
+
 
 def read_log(path: Path, kind: str, *, salt: bytes, source: str = "") -> ReadLog:
     """The requests of a log. ``salt`` keys the block identities of prompt text and token ids.
@@ -50,11 +54,15 @@ def read_log(path: Path, kind: str, *, salt: bytes, source: str = "") -> ReadLog
         for row in reader(path):
             try:
                 found.append(row.make(salt))
-            except UnusableRowError as reason:
-                before = skipped.get(str(reason), LeftOut(0, row.place))
-                skipped[str(reason)] = replace(before, rows=before.rows + 1)
+                continue
+            except UnusableRowError as error:
+                reason = str(error)
+            except _OTHER_FORM:
+                reason = f"rows of another form than those of a {TITLES[kind]}"
+            before = skipped.get(reason, LeftOut(0, row.place))
+            skipped[reason] = replace(before, rows=before.rows + 1)
     except InputError as error:
         raise InputError([Problem(f"{source} {item.where}", item.message) for item in error.problems]) from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise InputError([Problem(source, f"cannot be read: {error}")]) from None
+    except (OSError, EOFError, zlib.error, *_OTHER_FORM) as error:
+        raise InputError([Problem(source, f"cannot be read as a {TITLES[kind]}: {error}")]) from None
     return in_order(found, skipped, source)
