@@ -106,9 +106,12 @@ def compile_core(name: str) -> None:
 
     say("compiling the scheduler core, once for these sources; HEADWAY_PURE=1 measures it interpreted")
     try:
-        compile_core()
+        made = compile_core()
     except CompileError as error:
         say(f"the scheduler core is interpreted: {error}")
+        return
+    if made is None:  # starting anew would end here again
+        say("the scheduler core is interpreted: machine code of these sources is there, but it does not load")
         return
     os.execv(sys.executable, [sys.executable, "-m", f"bench.{name}", *sys.argv[1:]])
 

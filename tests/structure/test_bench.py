@@ -1,11 +1,14 @@
 """The common form of benchmarks."""
 
 import json
+import os
 
 import pytest
 
 from bench import harness
 from bench.__main__ import HERE, names
+from headway import compiling
+from scheduler_core import compiled
 
 
 @pytest.mark.parametrize("name", names())
@@ -22,6 +25,18 @@ def test_numbers_name_their_unit() -> None:
         harness.check_units({"arms": {"a": {"ttft": 2.0}}})
     with pytest.raises(harness.UnitError, match="'speed' names no unit"):
         harness.check_units({"speed": [1, 2]})
+
+
+def test_machine_code_that_does_not_load_ends_in_interpreted_figures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Starting anew would find the same folder, and start anew."""
+    monkeypatch.setenv(compiled.SWITCH, "0")
+    monkeypatch.setattr(compiled, "used", lambda: False)
+    monkeypatch.setattr(compiling, "compile_core", lambda: None)
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("started anew"))
+    harness.compile_core("core")
+    assert "is interpreted: machine code of these sources is there, but it does not load" in capsys.readouterr().err
 
 
 def test_the_answer_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
