@@ -87,8 +87,6 @@ class Cluster:
             resident = self._live[spec.id] = Resident(spec, choice.instance)
             self._count(resident, 1)
             self._arrived(spec, choice.instance, decoder, now_ns)
-            if self._isolation is not None:
-                self._isolation.went(spec.id, spec.tier, choice.instance, now_ns)
             worst = instance.displaced()
             if worst is not None:
                 displaced = self.abort(worst, outcome=Outcome.REJECTED, reason=Reject.QUEUE_FULL.value)
@@ -111,6 +109,8 @@ class Cluster:
 
     def _arrived(self, spec: RequestSpec, member: int, decoder: int | None, now_ns: Ns) -> None:
         """A request came to ``member``, to be handed over once its prompt is computed unless it decodes there."""
+        if self._isolation is not None:
+            self._isolation.went(spec.id, spec.tier, member, now_ns)
         if self._handoffs is not None and decoder != member:
             self._handoffs.arrived(spec, member, now_ns, destination=decoder)
 
@@ -334,9 +334,8 @@ class Cluster:
         self._lost.append(Routed(now_ns, spec.id, target))
         self._pending.resumed.append((spec.id, resident.emitted))
         self._pending.touched.add(target)
-        if not resident.emitted:
-            self._arrived(spec, target, decoder, now_ns)
-        elif self._borrowing is not None:
+        self._arrived(spec, target, target if resident.emitted else decoder, now_ns)
+        if resident.emitted and self._borrowing is not None:
             self._borrowing.commit(spec, target)
         return None
 
@@ -363,7 +362,7 @@ class Cluster:
         relief.tell(going, "arrives", now_ns)
         if self._handoffs is not None:
             self._handoffs.forget(going.request, now_ns)
-            self._arrived(resident.spec, going.destination, None, now_ns)
+        self._arrived(resident.spec, going.destination, None, now_ns)
 
     # --- questions ---------------------------------------------------------------------------------------------
 

@@ -100,9 +100,11 @@ class Relief:
             del self._going[going.request]
         return arrived
 
-    def tell(self, going: Going, action: str, now_ns: Ns) -> None:
-        """Who has come ``arrives``, or ``returns`` because nobody takes it in there any more."""
-        self._say(going, action, now_ns)
+    def tell(self, going: Going, action: str, now_ns: Ns, wait_ns: Ns = 0, there_ns: Ns = 0) -> None:
+        """Record that a request leaves, arrives or returns, as `Reassigned` has it."""
+        ways = going.request, going.source, going.destination
+        bound_ns = self.rules.wait_ns if action == "leaves" else 0
+        self.records.append(Reassigned(now_ns, *ways, action, wait_ns, bound_ns, there_ns))
 
     def forget(self, request: int, now_ns: Ns) -> None:
         """A request is over, or lost with the instance that it left."""
@@ -130,7 +132,7 @@ class Relief:
             self._shift(tokens, going, prompt)
             self.instances[source].hold(request)
             self.links.between(source, there.member).start(going, prompt * TOKEN_BYTES, now_ns)
-            self._say(going, "leaves", now_ns, wait_ns, there.ns)
+            self.tell(going, "leaves", now_ns, wait_ns, there.ns)
 
     def _wait(self, member: int, tokens: dict[int, int]) -> Ns:
         return self.estimate(member, tokens[member]) if tokens[member] else 0
@@ -140,8 +142,3 @@ class Relief:
         for member, sign in ((going.source, -1), (going.destination, 1)):
             if member in tokens:
                 tokens[member] += sign * prompt
-
-    def _say(self, going: Going, action: str, now_ns: Ns, wait_ns: Ns = 0, there_ns: Ns = 0) -> None:
-        ways = going.request, going.source, going.destination
-        bound_ns = self.rules.wait_ns if action == "leaves" else 0
-        self.records.append(Reassigned(now_ns, *ways, action, wait_ns, bound_ns, there_ns))

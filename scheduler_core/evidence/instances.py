@@ -142,7 +142,6 @@ class PoolTotals:
 
     They were ``lent`` to do another's work as well, ``lent_ns`` in sum until they were home, or ``moved`` from prefill
     to decode or back, ``move_ns`` in sum from the decision on; ``reversals`` are moves that followed one the other way.
-    ``overflows`` counts requests that went beyond their tier's own instances.
     """
 
     changes: int = 0
@@ -152,7 +151,7 @@ class PoolTotals:
     moved: int = 0
     reversals: int = 0
     move_ns: Ns = 0
-    overflows: int = 0
+    _overflowed: set[int] = field(default_factory=set)
     _leaving_since: dict[int, Ns] = field(default_factory=dict)
     _lent_since: dict[int, Ns] = field(default_factory=dict)
     _towards: str = ""
@@ -176,8 +175,13 @@ class PoolTotals:
             self._towards = record.pool
 
     def overflowed(self, record: Overflowed) -> None:
-        """A request went beyond its tier's own instances."""
-        self.overflows += 1
+        """A request went beyond its tier's own instances, maybe once more."""
+        self._overflowed.add(record.request)
+
+    @property
+    def overflows(self) -> int:
+        """Requests that went beyond their tier's own instances."""
+        return len(self._overflowed)
 
 
 @dataclass

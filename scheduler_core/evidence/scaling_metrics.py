@@ -74,7 +74,11 @@ def _pooled(name: str, unit: str, formula: str, better: Better, value: Callable[
         if not run.pools.changes:
             return absent(unit, Absence.NOT_APPLICABLE, "no instance changed its pool")
         found = value(run.pools)
-        return absent(unit, Absence.NOT_APPLICABLE, "none went home") if found is None else present(found, unit)
+        return (
+            absent(unit, Absence.NOT_APPLICABLE, "none got there before the end")
+            if found is None
+            else present(found, unit)
+        )
 
     return Metric(name, unit, formula, better, "pool", "one per run", compute)
 

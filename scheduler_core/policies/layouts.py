@@ -67,7 +67,8 @@ def _scale_problems(pools: PoolsSection, topology: Topology) -> Iterator[Problem
     for name, count in counts.items():
         rules = getattr(pools, name)
         if rules is not None and rules.least > count:
-            yield Problem(f"pools.{name}.least", f"is {rules.least}, but the target has {count} instances")
+            whose = {"scale": "target", "scale_prefill": "prefill pool", "scale_decode": "decode pool"}[name]
+            yield Problem(f"pools.{name}.least", f"is {rules.least}, but the {whose} has {count} instances")
     if pools.scale_decode is not None and pools.scale_decode.by == "wait":
         yield Problem("pools.scale_decode.by", "wait looks at prompts, which decode instances have none of; use queue")
 

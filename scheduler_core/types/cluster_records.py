@@ -220,7 +220,9 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class Reassigned:
-    """A request that waits ``leaves`` an instance that was saturated for long, or ``arrives`` at another.
+    """A request that waits ``leaves`` an instance that was saturated for long, and ``arrives`` at another.
+
+    It ``returns`` where nobody takes it in there any more.
 
     Prompts that wait at the source were estimated to take ``wait_ns``, more than ``bound_ns`` at every look of a whole
     window; those at the destination ``there_ns``.

@@ -248,7 +248,7 @@ def test_without_instances_of_its_own_a_tier_waits_for_nobody_elses() -> None:
         (
             {"layout": "split", "prefill": "p", "scale_prefill": {"least": 3}},
             "pools.scale_prefill.least",
-            "is 3, but the target has 2 instances",
+            "is 3, but the prefill pool has 2 instances",
         ),
         (
             {"layout": "split", "prefill": "p", "scale_decode": {"by": "wait"}},

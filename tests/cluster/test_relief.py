@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.policies.presets import Capacity
+from scheduler_core.spec.pools import TierPool
 from scheduler_core.testing.builders import play_cluster, policy_spec, profile, request
 from scheduler_core.testing.conformance import TARGET
-from scheduler_core.types.cluster_records import Reassigned
+from scheduler_core.types.cluster_records import Overflowed, Reassigned
 from scheduler_core.types.records import Admitted, Finished
 from tests.cluster.test_outages import audited
 
@@ -60,6 +61,18 @@ def test_who_waits_last_leaves_a_saturated_instance_and_the_way_is_charged() -> 
     assert summary.metrics["requests_reassigned"].value == 1
     assert summary.metrics["reassignment_ms"].value == pytest.approx(7)
     assert {row.request: row.at_ns / 1e6 for row in sink.of(Admitted)}[5] == 307
+
+
+def test_who_is_taken_beyond_its_tiers_own_overflows() -> None:
+    """As above, where instance 1 only helps out, while 0 has three requests or more: 5 goes there at 307."""
+    spec = relieved(wait_ms=350)
+    tiers = {"default": {"groups": "a", "overflow": "b", "overflow_at": 3}}
+    pools = spec.pools.model_copy(update={"tiers": {name: TierPool.model_validate(t) for name, t in tiers.items()}})
+    spec = spec.model_copy(update={"pools": pools})
+    _, sink, cluster = play_cluster(spec, at_home(6, 100), {"a": 1, "b": 1}, target=SLOW, **LINK)
+    assert moves_of(sink) == [(300, 5, "leaves"), (307, 5, "arrives")]
+    assert [(record.at_ns / 1e6, record.request, record.instance) for record in sink.of(Overflowed)] == [(307, 5, 1)]
+    assert audited(sink, cluster, 6, 1000).metrics["requests_reassigned"].value == 1
 
 
 def test_a_burst_shorter_than_the_window_moves_nobody() -> None:
