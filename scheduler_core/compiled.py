@@ -48,6 +48,9 @@ _OF = {
     "sim": ("arrivals", "cost", "ends", "fastforward", "fleet", "lane", "rows", "world"),
 }
 
+_READ = ("drive", "policies", "spec")
+"""Parts whose classes and functions compiled modules use without being compiled themselves."""
+
 MODULES = tuple(f"scheduler_core.{part}.{name}" for part, names in _OF.items() for name in names)
 """What is compiled."""
 
@@ -60,10 +63,11 @@ def source_of(module: str, root: Path = ROOT) -> Path:
 def folder(root: Path = ROOT) -> Path:
     """Where machine code of the sources as they are now lies, once it is made.
 
-    Its name depends on every source of the parts that hold `MODULES`, as what one means may be written in another.
+    Its name depends on every source of the parts that hold `MODULES` or that they use, as what one means may be written
+    in another.
     """
     digest = hashlib.sha256("\n".join(MODULES).encode())
-    for part in _OF:
+    for part in (*_OF, *_READ):
         for path in sorted((root / "scheduler_core" / part).glob("*.py")):
             digest.update(path.name.encode() + path.read_bytes())
     return PLACE / f"{digest.hexdigest()[:16]}{EXTENSION_SUFFIXES[0]}"
