@@ -138,6 +138,23 @@ def test_llmservingsim_counts_nanoseconds(tmp_path: Path) -> None:
     assert trace.format == "llmservingsim" and trace.span_ns == 2 * 10**8
 
 
+@pytest.mark.parametrize(
+    ("calls", "reason", "rows"),
+    [
+        ([], "sessions without calls", 1),
+        ([{"input_tok_ids": [1, -1]}, {}, {}], "rows whose input_tok_ids are not all whole numbers of 0 or more", 3),
+        ([{"tool_duration_ns": "long"}, {}, {}], "rows whose tool_duration_ns is no number", 3),
+    ],
+)
+def test_an_unusable_session_is_left_out_as_a_whole(calls: Any, reason: str, rows: int, tmp_path: Path) -> None:
+    usable = {"input_toks": 9, "output_toks": 2, "arrival_time_ns": 0}
+    session = {"arrival_time_ns": 0, "sub_requests": [{"input_toks": 9, "output_toks": 2, **call} for call in calls]}
+    (tmp_path / "w.jsonl").write_text("\n".join(map(json.dumps, [usable, session])))
+    found = read_log(tmp_path / "w.jsonl", "llmservingsim-agentic", salt=SALT)
+    assert len(found.requests) == 1
+    assert found.skipped == {reason: LeftOut(rows, "line 2, call 1" if calls else "line 2")}
+
+
 def test_llmservingsim_sessions_wait_for_their_tools(tmp_path: Path) -> None:
     """A session of three calls and a single request between; the second call waits 2 s for its tool, the third none.
 

@@ -6,7 +6,7 @@ identities. Form: github.com/casys-kaist/LLMServingSim, ``workloads/README.md``.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def agentic(path: Path) -> Iterator[Row]:
     """
     for number, (place, data) in enumerate(objects(path)):
         calls = data.get("sub_requests") if isinstance(data, dict) else None
-        if not isinstance(calls, list):
+        if not isinstance(calls, list) or not calls:
             yield Row(place, partial(_single, data, str(number)))
             continue
         session = _Session(str(data.get("session_id") or f"session {number}"), number, data, calls)
@@ -34,6 +34,8 @@ def agentic(path: Path) -> Iterator[Row]:
 def _single(data: Any, name: str, salt: bytes) -> LoggedRequest:
     if not isinstance(data, dict):
         raise UnusableRowError("rows that are no objects")
+    if "sub_requests" in data:
+        raise UnusableRowError("sessions without calls")
     return _request(data, count(data, "arrival_time_ns"), name, salt)
 
 
@@ -45,16 +47,33 @@ class _Session:
 
     def call(self, turn: int, salt: bytes) -> LoggedRequest:
         """The call at ``turn``; `UnusableRowError` when any call of the session is unusable."""
-        for other in self._calls:
-            if not isinstance(other, dict):
-                raise UnusableRowError("sessions with a call that is no object")
-            count(other, "input_toks"), count(other, "output_toks")
+        if self._fault:
+            raise UnusableRowError(self._fault)
         request = _request(self._calls[turn], count(self._row, "arrival_time_ns"), f"{self._number}.{turn}", salt)
         if not turn:
             return replace(request, session=self._name)
         before = self._calls[turn - 1]
         think_ns = count(before, "tool_duration_ns") if "tool_duration_ns" in before else 0
         return replace(request, session=self._name, parents=(f"{self._number}.{turn - 1}",), think_ns=think_ns)
+
+    @cached_property
+    def _fault(self) -> str:
+        """Why a call of the session is unusable; empty where none is."""
+        try:
+            for call in self._calls:
+                _check(call)
+        except UnusableRowError as reason:
+            return str(reason)
+        return ""
+
+
+def _check(call: Any) -> None:
+    if not isinstance(call, dict):
+        raise UnusableRowError("sessions with a call that is no object")
+    for name in ("input_toks", "output_toks", *(["tool_duration_ns"] if "tool_duration_ns" in call else [])):
+        count(call, name)
+    if isinstance(ids := call.get("input_tok_ids"), list):
+        _token_ids(ids)
 
 
 def _request(call: Mapping[str, Any], arrival_ns: Ns, name: str, salt: bytes) -> LoggedRequest:
@@ -63,6 +82,12 @@ def _request(call: Mapping[str, Any], arrival_ns: Ns, name: str, salt: bytes) ->
         arrival_ns,
         count(call, "input_toks"),
         count(call, "output_toks"),
-        blocks=token_blocks(ids, block_size=BLOCK_SIZE, salt=salt) if isinstance(ids, list) else (),
+        blocks=token_blocks(_token_ids(ids), block_size=BLOCK_SIZE, salt=salt) if isinstance(ids, list) else (),
         id=name,
     )
+
+
+def _token_ids(ids: Sequence[Any]) -> Sequence[int]:
+    if not all(type(token) is int and 0 <= token < 1 << 64 for token in ids):
+        raise UnusableRowError("rows whose input_tok_ids are not all whole numbers of 0 or more")
+    return ids
