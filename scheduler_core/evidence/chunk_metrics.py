@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from functools import partial
 
+from scheduler_core.evidence.columns import MISSING
 from scheduler_core.evidence.metric import Metric, absent, present, quantile_rule, tail
 from scheduler_core.evidence.run_tables import RunTables
 from scheduler_core.evidence.schema import Absence, Figure
@@ -31,8 +32,8 @@ def _gap(share: float, run: RunTables) -> Figure:
 def _tokens(run: RunTables) -> Figure:
     if run.chunks is None:
         return absent("tokens", Absence.NOT_APPLICABLE, _ALONE)
-    answers = run.requests.warm_finished
-    count = len(run.chunk_gap_ms) + int(answers.sum())  # each answer has one chunk more than gaps
+    answers = run.requests.warm_finished & (run.requests.rows["first_token_ns"] != MISSING)
+    count = len(run.chunk_gap_ms) + int(answers.sum())  # each answer with a chunk has one more of them than gaps
     if not count:
         return absent("tokens", Absence.NOT_APPLICABLE, "no chunks", 0)
     return present(int(run.requests.rows["output_tokens"][answers].sum()) / count, "tokens", count)

@@ -53,7 +53,7 @@ class Answers:
         """Output tokens."""
         return self.run.requests.rows["output_tokens"][self.rows]
 
-    @property
+    @cached_property
     def first_chunk(self) -> Ints:
         """Tokens of the first chunk; 0 where only its time was kept, `MISSING` where not even that."""
         return self.run.first_chunk_tokens[self.rows]
@@ -236,11 +236,11 @@ def _chunk_gaps(answers: Answers) -> Samples | None:
 
 
 def _stamp_gaps(answers: Answers) -> Samples | None:
-    """One gap a token; of a chunk of several, all but one are 0."""
+    """One gap a token; of a chunk of several, all but one are 0. Where there are more chunks than tokens, none is."""
     chunks = _chunk_gaps(answers)
     if not isinstance(chunks, Interpolated):
         return None
-    zeros = int((answers.tokens - 1).sum()) - len(chunks)
+    zeros = max(0, int((answers.tokens - 1).sum()) - len(chunks))
     return Interpolated(_AfterZeros(zeros, chunks.values), chunks.total)
 
 

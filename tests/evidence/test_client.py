@@ -72,6 +72,12 @@ def test_chunks_of_several_tokens(tmp_path: Path) -> None:
     assert value["chunk_tokens_mean"] == pytest.approx(7 / 3)
 
 
+def test_an_answer_without_a_token_has_no_chunk(tmp_path: Path) -> None:
+    """One answer of chunks of 1 and 3 tokens, and one that finished empty: 4 tokens in 2 chunks."""
+    scene = Scene(2).request(0, 0, [(100, 1), (130, 3)]).request(1, 0, [], end=50)
+    assert scene.finalise(tmp_path).metrics["chunk_tokens_mean"].value == 2
+
+
 def test_token_gaps_add_up_to_the_nanosecond() -> None:
     stream = Stream(Arrived(0, 0, 0, 1, 9, "t", "t"))
     stream.chunks = [(100, 2), (110, 3), (111, 4)]

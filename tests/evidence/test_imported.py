@@ -105,6 +105,14 @@ def test_chunks_of_several_tokens_are_no_token_gaps(tmp_path: Path) -> None:
     assert run.requests[0].gaps_s == (0.03, 0.03)
 
 
+def test_more_chunks_than_tokens_lose_no_gap() -> None:
+    """A tool that counts 2 tokens in 4 chunks, 10, 20 and 60 ms apart: the median gap is 20, of three."""
+    answer = Measured(0.0, 9, 2, 0.1, 0.19, Outcome.FINISHED, gaps_s=(0.01, 0.02, 0.06))
+    summary = imported_summary(MeasuredRun("vllm-bench", (answer,)), name="r", arm="a")
+    gap = summary.by_tool["inference-perf"]["itl_p50_ms"]
+    assert gap.value == pytest.approx(20) and gap.n == 3
+
+
 def test_timings_count_from_when_a_request_was_due(tmp_path: Path) -> None:
     """Due at 7.0, sent at 7.1, tokens from 7.5 to 7.8, stream closed at 8.0: TTFT 500 and end-to-end 800 ms."""
     row = {
