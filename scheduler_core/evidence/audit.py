@@ -221,9 +221,10 @@ class Audit:
         request = self._state(record.request)
         before = request.paused if request is not None else None
         out = record.to == HOST
-        moves = before is not None and (before.how, before.tokens) == (KEEP if out else SWAP, record.tokens)
-        self._check("paused once", moves, f"swapped request {record.request}", "{} tokens to the {}, paused as {}",
-                    record.tokens, record.to, before)  # fmt: skip
+        told = record.tokens, record.epoch - 1
+        moves = before is not None and (before.tokens, before.epoch) == told and before.how == (KEEP if out else SWAP)
+        self._check("paused once", moves, f"swapped request {record.request}", "{} tokens to the {} in epoch {}, "
+                    "paused as {}", record.tokens, record.to, record.epoch, before)  # fmt: skip
         if request is None or before is None:
             return
         self._instances[request.instance].swapped_blocks += record.blocks if out else -before.blocks

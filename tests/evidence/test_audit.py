@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from scheduler_core.types.records import Arrived, Finished, Record, RunStarted, Step
+from scheduler_core.types.records import Arrived, Finished, Paused, Record, RunStarted, Step, Swapped
 from tests.evidence.played import summarise
 from tests.evidence.scenes import Scene, ns
 
@@ -108,6 +108,20 @@ def test_request_cancelled_while_its_step_ran_is_no_fault(tmp_path: Path) -> Non
     summary = summarise(scene.end(10), tmp_path)
     assert summary.audit.violations == []
     assert (summary.outcomes["cancelled"], summary.outcomes["finished"]) == (1, 1)
+
+
+@pytest.mark.parametrize(("epoch", "found"), [(1, []), (0, ["swapped request 0"]), (2, ["swapped request 0"])])
+def test_kv_goes_to_the_host_in_the_epoch_after_the_one_that_was_paused(
+    epoch: int, found: list[str], tmp_path: Path
+) -> None:
+    scene = Scene(1)
+    scene.arrive(0, 0)
+    scene.admit(0, 0)
+    scene.step(0, 10, [(0, 10)])
+    scene.add(Paused(ns(10), 0, 0, "keep", "priority", 1, 10, 1))
+    scene.add(Swapped(ns(10), 0, epoch, "host", 1, 10, 1))
+    violations = summarise(scene.end(10), tmp_path).audit.violations
+    assert [violation.where for violation in violations if violation.rule == "paused once"] == found
 
 
 def test_real_targets_may_leave_a_millisecond(tmp_path: Path) -> None:
