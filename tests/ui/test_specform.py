@@ -234,6 +234,12 @@ def test_two_rows_of_one_name_are_refused() -> None:
         read(WorkloadSpec, post, PLAIN)
 
 
+def test_a_number_that_is_too_long_to_be_one_is_said_at_its_field() -> None:
+    data = read(WorkloadSpec, QueryDict(f"requests={'9' * 5000}"), Setting())
+    with pytest.raises(InputError, match="requests: Unable to parse input string as an integer"):
+        parse(WorkloadSpec, data)
+
+
 def test_rows_are_added_and_removed() -> None:
     post = posted(WorkloadSpec, WORKLOADS["tiers, tenants, prefix, sessions"], PLAIN)
     suggest = lambda path, used: numbered("tenant", used)  # noqa: E731

@@ -16,6 +16,7 @@ from scheduler_core.types.errors import InputError, Problem
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 MAX_ROWS = 200
+MOST_DIGITS = 300  # of a number; what is longer stays text, which no field of numbers takes
 
 
 def read(model: type[BaseModel], post: QueryDict, setting: Setting, name: str = "") -> dict[str, Any]:
@@ -103,7 +104,7 @@ def row_indices(post: QueryDict, name: str) -> list[int]:
 
 def _scalar(text: str) -> Any:
     """A number where the text is one, else the text itself (such as "10%", or something wrong)."""
-    if not _NUMBER.fullmatch(text):
+    if len(text) > MOST_DIGITS or not _NUMBER.fullmatch(text):
         return text
     return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
 
