@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest, pool_of
+from scheduler_core.evidence.audited_leases import LeasesAudit
 from scheduler_core.evidence.audited_moves import MOVES, Move, MovesAudit
 from scheduler_core.evidence.columns import Marks
 from scheduler_core.evidence.drafts import draft_faults
@@ -68,6 +69,7 @@ class Audit:
 
     def __post_init__(self) -> None:
         self._moves = MovesAudit(self._open, self._instances, self._check, self._token)
+        self._leases = LeasesAudit(self._check)
         self._takers: dict[type[Any], Callable[[Any], None]] = {
             RunStarted: self._run_started,
             Loaded: self._loaded,
@@ -82,6 +84,7 @@ class Audit:
             CacheReset: self._reset,
             Finished: self._end,
             RunFinished: self._run_finished,
+            **self._leases.takers(),
             **dict.fromkeys(MOVES, self._moved),
         }
 
@@ -138,6 +141,7 @@ class Audit:
     def _run_started(self, record: RunStarted) -> None:
         self._started = record
         self._moves.known = len(record.instances)
+        self._leases.started(record)
 
     def _run_finished(self, record: RunFinished) -> None:
         self._finished = record

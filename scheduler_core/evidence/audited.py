@@ -20,6 +20,7 @@ CHECKS: dict[str, str] = {
     "sampled at the end": "a grant yields a token exactly when it reaches the last known token, or its request fails",
     "emitted = declared": "tokens emitted = tokens declared at the end, within the limit; a finished one has some",
     "migration in order": "a migration starts, goes through its stages, stops its request and lands, or is dropped",
+    "leases end": "blocks held for a transfer that was given up are let go once, after the lease at the latest",
     "R8 recompute once": "each prompt token is found or computed once; recompute only after a preemption",
     "R4 additivity": "segments add up to E2E, TTFT + gaps = E2E, unattributed time within its bound",
     "handoff adds up": "waits for room, network and bytes are the time that a request is held or on its way, and no "

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from scheduler_core.evidence.audit import Audit
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.testing.builders import play_cluster, policy_spec, request
 from scheduler_core.types.cluster_records import Handoff, Landed, Leased, LeaseEnded
-from scheduler_core.types.records import Finished
+from scheduler_core.types.records import Finished, RunStarted
 from scheduler_core.types.time import NS_PER_MS
 from tests.cluster.test_outages import audited, death
 
@@ -67,3 +68,27 @@ def test_blocks_are_held_until_the_report_or_the_end_of_the_lease(
     summary = audited(sink, cluster, 2, 10)
     assert summary.metrics["transfer_leases"].value == 1
     assert summary.metrics["transfer_leases_expired"].value == (how == "expired")
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ([(80, "expired")], ""),
+        ([(60, "reported")], ""),
+        ([(70, "expired")], "expired after 20000000 ns of at most 30000000"),
+        ([(90, "reported")], "reported after 40000000 ns of at most 30000000"),
+        ([(60, "reported"), (80, "expired")], "ended at 80000000 ns, but none was held"),
+    ],
+)
+def test_the_audit_finds_leases_that_end_twice_or_too_late(ends: list[tuple[int, str]], message: str) -> None:
+    """A lease of 30 ms from 50 on."""
+    audit = Audit()
+    audit.take(
+        RunStarted(run="r", attempt=1, plan_digest="p", policy_digest="d", policy={"pools": {"lease_ms": 30}},
+                   target={}, level="simulation", source="modelled", offered=1, kv_blocks=0, block_size=1,
+                   token_budget=0)
+    )  # fmt: skip
+    audit.take(Leased(50 * NS_PER_MS, 0, 1, 2, 7, 7))
+    for at_ms, how in ends:
+        audit.take(LeaseEnded(at_ms * NS_PER_MS, 0, 1, 2, how))
+    assert [violation.message for violation in audit.violations] == ([message] if message else [])
