@@ -24,13 +24,16 @@ _TYPES = (
 # It translates a generator expression that is not used up at once as a list, which may mean something else.
 _UNFAITHFUL = "Treating generator comprehension as list"
 _OPTIMISATION = "1"
-# What imports all of it in a process of its own, so that machine code that does not load is never put in place.
+# Run in a process of its own, with a folder of machine code and without: what does not load, or decides otherwise, is
+# never put in place.
 _TRIAL = """
 import importlib, pathlib, sys
 from scheduler_core import compiled
-sys.meta_path.insert(0, compiled.Finder(compiled.files_in(pathlib.Path(sys.argv[1]))))
+sys.meta_path[:0] = [compiled.Finder(compiled.files_in(pathlib.Path(made))) for made in sys.argv[1:]]
 for module in compiled.MODULES:
     importlib.import_module(module)
+from scheduler_core.testing.decisions import digest
+print(digest())
 """
 _WORK = ".build-"
 
@@ -100,10 +103,16 @@ def _build(work: Path) -> Path:
 
 
 def _try(made: Path) -> None:
-    """`CompileError` when machine code in the folder ``made`` does not load."""
+    """`CompileError` when machine code in the folder ``made`` does not load, or decides otherwise than its sources."""
+    if _decided(str(made)) != _decided():
+        raise CompileError("the core was compiled, but decides otherwise than its sources")
+
+
+def _decided(*made: str) -> str:
     environ = {**os.environ, compiled.SWITCH: "1"}  # nothing but what is tried
-    argv = [sys.executable, "-c", _TRIAL, str(made)]
+    argv = [sys.executable, "-c", _TRIAL, *made]
     done = subprocess.run(argv, cwd=compiled.ROOT, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-        raise CompileError(f"the core was compiled, but does not load: {last[0]}")
+        raise CompileError(f"the core was compiled, but does not run: {last[0]}")
+    return done.stdout

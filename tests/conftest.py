@@ -2,9 +2,6 @@
 
 import os
 
-# Tests put parts of the core in place of others, which machine code of it does not allow where somebody has made some.
-os.environ.setdefault("HEADWAY_PURE", "1")
-
 from hypothesis import settings
 
 # An example that takes long says something of the machine, nothing of the code: no test is timed. Drawn examples are

@@ -26,13 +26,10 @@ _ALL = Serve.ALL
 _WAITING = Serve.WAITING
 _PREFILLS = Serve.PREFILLS
 _DECODE = Phase.DECODE
-_PRIORITY = Preempt.PRIORITY
-_TENANT_QUOTA = Preempt.TENANT_QUOTA
 _IN_FLIGHT = Stall.IN_FLIGHT
 _BATCH_FULL = Defer.BATCH_FULL
 _NO_BLOCKS = Defer.NO_BLOCKS
 _NO_BUDGET = Defer.NO_BUDGET
-_PREEMPTED_THIS_STEP = Defer.PREEMPTED_THIS_STEP
 _TENANT_AT_QUOTA = Defer.TENANT_QUOTA
 
 
@@ -73,11 +70,7 @@ class StepBuilder:
             self.state.aged.begin(now_ns)
         for observer in self.policy.observers:
             observer.begun(now_ns)
-        self.grants = {}
-        self.decoders, self.preempted, self.deferral = 0, False, None
-        self._gave_way.clear()
-        if self._book is not None:
-            self._book.begin()
+        self._clear()
         self._round()
         while self.state.stopped and not self.grants and not self.decoders and self._revoke():
             self._round()
@@ -93,6 +86,14 @@ class StepBuilder:
             self._tell(self.policy.watch)
         for observer in self.policy.observers:
             observer.planned(view, self.grants)
+
+    def _clear(self) -> None:
+        """Forget the step before. By itself, as compiled code takes what a function has set to stay until its end."""
+        self.grants = {}
+        self.decoders, self.preempted, self.deferral = 0, False, None
+        self._gave_way.clear()
+        if self._book is not None:
+            self._book.begin()
 
     def _round(self) -> None:
         """Serve and admit in the order that the shape says."""
@@ -219,7 +220,7 @@ class StepBuilder:
             picked = self.policy.victim.pick(request, own.values())
             if picked is None:
                 return False
-            self._preempt(own[picked.id], _TENANT_QUOTA)
+            self._preempt(own[picked.id], Preempt.TENANT_QUOTA)
             if picked is request:
                 return False
         book.grew(request, need)
@@ -310,7 +311,7 @@ class StepBuilder:
 
     def _admit(self) -> None:
         if self.preempted and not self.policy.admits_after_preemption:
-            self._defer_head(Deferral(_PREEMPTED_THIS_STEP, 0, 0))
+            self._defer_head(Deferral(Defer.PREEMPTED_THIS_STEP, 0, 0))
             return
         if self.state.stopped and self._aside is None and not self._return_stopped():
             return
@@ -377,17 +378,15 @@ class StepBuilder:
         if resident >= self._size and (self._aside is None or not self._vacate(request)):
             return Deferral(_BATCH_FULL, resident + 1, self._size)
         if request.promised:  # its last step is still in flight
-            return Deferral(_PREEMPTED_THIS_STEP, 0, 0)
+            return Deferral(Defer.PREEMPTED_THIS_STEP, 0, 0)
         if self._book is not None and (over := self._book.defer(request, self.policy.reserve.tokens(request))):
             return over
         computed = request.granted or request.saved
         want = request.known - computed
-        limits, view = self.policy.limits, self._view
-        length = first_length(
-            request, want, most=self._limit(request, want, view), left=view.budget_left, limits=limits
-        )
+        limits, view, left = self.policy.limits, self._view, self._view.budget_left
+        length = first_length(request, want, most=self._limit(request, want, view), left=left, limits=limits)
         if length == 0:
-            return Deferral(_NO_BUDGET, min(want, self._budget), view.budget_left)
+            return Deferral(_NO_BUDGET, min(want, self._budget), left)
         reserve = -(-max(self.policy.reserve.tokens(request), request.known) // size) - request.blocks
         deferral = self.policy.admission.decide(reserve, memory.free - memory.pledged, view)
         first = -(-(computed + length) // size) - request.blocks
@@ -415,7 +414,7 @@ class StepBuilder:
         memory, size = self.state.memory, self._block_size
         # Its last step before preemption is still in flight (V-03), or it was stopped for somebody in this very step.
         if head.promised or head.id in self._gave_way:
-            return Deferral(_PREEMPTED_THIS_STEP, 0, 0, skip=True)
+            return Deferral(Defer.PREEMPTED_THIS_STEP, 0, 0, skip=True)
         if head.id in self.state.stopped:
             return self._try_return(head)
         if self._book is not None and (over := self._book.defer(head, self.policy.reserve.tokens(head))):
@@ -460,7 +459,7 @@ class StepBuilder:
         if picked is None:
             return False
         victim = self.state.running[picked.id]
-        self._preempt(victim, _PRIORITY, stays=self._aside is not None and not short and victim.granted > 0)
+        self._preempt(victim, Preempt.PRIORITY, stays=self._aside is not None and not short and victim.granted > 0)
         return True
 
     def _start(self, request: LiveRequest, hits: Hits, reserve: int) -> None:
