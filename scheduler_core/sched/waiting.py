@@ -196,4 +196,5 @@ class WaitingQueue:
         self.restore((rank, key, place, self._numbers.other, request))
 
     def _valid(self, entry: Entry) -> bool:
-        return self._entries.get(entry[4].id) is entry
+        found = self._entries.get(entry[4].id)
+        return found is not None and found[3] == entry[3]  # each insertion has a number; compiled tuples no identity
