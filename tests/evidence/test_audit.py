@@ -1,5 +1,6 @@
 """The audit finds each kind of lie, names rule, record and numbers, and passes honest records."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from scheduler_core.evidence import audited
 from scheduler_core.types.records import Arrived, Finished, Paused, Record, RunStarted, Step, Swapped
 from tests.evidence.played import summarise
 from tests.evidence.scenes import Scene, ns
@@ -137,3 +139,14 @@ def test_real_targets_may_leave_a_millisecond(tmp_path: Path) -> None:
     assert isinstance(records[0], RunStarted)
     modelled = [replace(records[0], level="simulation", source="modelled"), *records[1:]]
     assert not summarise(modelled, tmp_path).audit.passed
+
+
+def test_what_the_audit_says_it_enforces_is_what_it_names() -> None:
+    """Every check that is described is one that a violation names, and the other way round."""
+    folder = Path(audited.__file__).parent
+    text = "".join(path.read_text() for path in folder.glob("audit*.py"))
+    described = text.index("CHECKS: dict"), text.index("@dataclass", text.index("CHECKS: dict"))
+    elsewhere = text[: described[0]] + text[described[1] :]
+    named = set(re.findall(r'(?:_fault\(|yield )\(?"([^"]+)"', elsewhere))
+    assert named <= audited.CHECKS.keys()
+    assert [check for check in audited.CHECKS if f'"{check}"' not in elsewhere] == []
