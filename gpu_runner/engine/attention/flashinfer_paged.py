@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from gpu_runner.engine.attention.base import DeviceBatch, PoolShape
-from gpu_runner.engine.attention.pages import PositionPages
+from gpu_runner.engine.attention.pages import OnPositionPages, PositionPages
 from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.native.compiled import UnavailableError
 from gpu_runner.engine.rows import Ints32
@@ -48,7 +48,7 @@ def page_lists(contexts: Ints32, tables: Ints32, block_size: int) -> PageLists:
     return PageLists(*(torch.from_numpy(array) for array in (starts, pages, last)))
 
 
-class FlashInferAttention:
+class FlashInferAttention(OnPositionPages):
     """FlashInfer's decode kernel for steps of single tokens, its append kernel for all others."""
 
     name = "flashinfer"
@@ -66,7 +66,7 @@ class FlashInferAttention:
         self._shape = shape
         self._dtype = dtype
         self._device = device
-        self._pages = PositionPages(shape, dtype, device, spare=1)
+        super().__init__(PositionPages(shape, dtype, device, spare=1))
         self._workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._appends = [
             self._library.BatchPrefillWithPagedKVCacheWrapper(self._workspace, "NHD") for _ in range(_TURNS)
@@ -75,14 +75,6 @@ class FlashInferAttention:
         self._turn = 0
         self._planned: tuple[FlatBatch, Any] | None = None
         self._try_kernels()
-
-    @property
-    def pool_bytes(self) -> int:
-        return self._pages.pool_bytes
-
-    @property
-    def pages(self) -> list[torch.Tensor]:
-        return self._pages.pages
 
     @property
     def spare_block(self) -> int:

@@ -6,26 +6,18 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from gpu_runner.engine.attention.base import DeviceBatch, PoolShape
-from gpu_runner.engine.attention.pages import PositionPages
+from gpu_runner.engine.attention.pages import OnPositionPages, PositionPages
 
 
-class GatherAttention:
+class GatherAttention(OnPositionPages):
     """Attention over copies of the pages that each row needs."""
 
     name = "gather"
 
     def __init__(self, shape: PoolShape, dtype: torch.dtype, device: torch.device) -> None:
         self._shape = shape
-        self._pages = PositionPages(shape, dtype, device)
+        super().__init__(PositionPages(shape, dtype, device))
         self._scale = 1 / math.sqrt(shape.head_dim)
-
-    @property
-    def pool_bytes(self) -> int:
-        return self._pages.pool_bytes
-
-    @property
-    def pages(self) -> list[torch.Tensor]:
-        return self._pages.pages
 
     def attend(
         self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor, *, last_only: bool = False

@@ -40,3 +40,18 @@ class PositionPages:
         for pages, new in ((self.keys[layer], key), (self.values[layer], value)):
             pages.view(-1, kv_heads, self._shape.head_dim).index_copy_(0, batch.slots, new.to(pages.dtype))
         return query
+
+
+class OnPositionPages:
+    """What every backend on `PositionPages` says of its pool in the same way."""
+
+    def __init__(self, pages: PositionPages) -> None:
+        self._pages = pages
+
+    @property
+    def pool_bytes(self) -> int:
+        return self._pages.pool_bytes
+
+    @property
+    def pages(self) -> list[torch.Tensor]:
+        return self._pages.pages

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from gpu_runner.engine.attention.base import DeviceBatch, PoolShape
-from gpu_runner.engine.attention.pages import PositionPages
+from gpu_runner.engine.attention.pages import OnPositionPages, PositionPages
 from gpu_runner.engine.layout import FlatBatch
 from gpu_runner.engine.rows import Ints, Ints32
 
@@ -81,24 +81,16 @@ class _Tiles:
     tokens: int
 
 
-class TritonAttention:
+class TritonAttention(OnPositionPages):
     """The fallback on CUDA where no library of paged kernels is installed."""
 
     name = "triton"
 
     def __init__(self, shape: PoolShape, dtype: torch.dtype, device: torch.device) -> None:
         self._shape = shape
-        self._pages = PositionPages(shape, dtype, device, spare=1)
+        super().__init__(PositionPages(shape, dtype, device, spare=1))
         self._scale = 1 / math.sqrt(shape.head_dim)
         self._planned: tuple[FlatBatch, bool, _Tiles] | None = None
-
-    @property
-    def pool_bytes(self) -> int:
-        return self._pages.pool_bytes
-
-    @property
-    def pages(self) -> list[torch.Tensor]:
-        return self._pages.pages
 
     @property
     def spare_block(self) -> int:
