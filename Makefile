@@ -18,16 +18,16 @@ demo: ## start everything, run the demo experiment to its verdict, keep the dash
 up: ## start everything and keep the dashboard (PORT=8000)
 	@$(RUN) --need-port $(PORT) manage.py up --port $(PORT)
 
-test: ## lint, types, then every test
+test: ## lint, types, machine code, then every test
 	@status=0; \
 	$(MAKE) --no-print-directory lint || status=1; \
-	types=$$(mktemp); $(MAKE) --no-print-directory types >$$types 2>&1 & checking=$$!; \
+	checks=$$(mktemp); $(MAKE) --no-print-directory types compile >$$checks 2>&1 & checking=$$!; \
 	$(DEV) -m tests.prepare || status=1; \
 	if [ -n "$$HEADWAY_POSTGRES_URL" ]; then \
 		echo "The control plane's tests on PostgreSQL:"; \
 		DATABASE_URL="$$HEADWAY_POSTGRES_URL" $(DEV) -m pytest -q tests/controlplane tests/api || status=1; \
 	fi; \
-	wait $$checking || status=1; echo "Types, checked meanwhile on the other core:"; cat $$types; rm -f $$types; \
+	wait $$checking || status=1; echo "Types and machine code, checked meanwhile on the other core:"; cat $$checks; rm -f $$checks; \
 	echo "The tests that start real servers, workers and browsers:"; \
 	$(DEV) -m pytest -q -m "(stack or browser) and not vllm" || status=1; \
 	echo "All other tests, on two processes:"; \

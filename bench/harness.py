@@ -96,11 +96,15 @@ def _cpu_model() -> str:
 
 
 def compile_core(name: str) -> None:
-    """Measure the core as machine code: where there is none of these sources, make it and start ``bench.NAME`` anew.
+    """Measure the core as machine code: with ``--full``, make it where there is none and start ``bench.NAME`` anew.
 
-    Where it cannot be made the core is interpreted, as it is with ``HEADWAY_PURE=1``; the answer says which it was.
+    Making it takes longer than a quick answer may. Without it the core is interpreted, as it is with
+    ``HEADWAY_PURE=1``; the answer says which it was.
     """
     if os.environ.get(compiled.SWITCH) == "1" or compiled.used():
+        return
+    if "--full" not in sys.argv:
+        say("the scheduler core is interpreted, at about half its speed: `make compile` makes machine code of it")
         return
     from headway.compiling import CompileError, compile_core
 

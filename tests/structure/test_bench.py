@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pytest
 
@@ -31,12 +32,24 @@ def test_machine_code_that_does_not_load_ends_in_interpreted_figures(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Starting anew would find the same folder, and start anew."""
+    monkeypatch.setattr(sys, "argv", ["core", "--full"])
     monkeypatch.setenv(compiled.SWITCH, "0")
     monkeypatch.setattr(compiled, "used", lambda: False)
     monkeypatch.setattr(compiling, "compile_core", lambda: None)
     monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("started anew"))
     harness.compile_core("core")
     assert "is interpreted: machine code of these sources is there, but it does not load" in capsys.readouterr().err
+
+
+def test_a_quick_answer_does_not_wait_for_a_compiler(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["core", "--quick"])
+    monkeypatch.setenv(compiled.SWITCH, "0")
+    monkeypatch.setattr(compiled, "used", lambda: False)
+    monkeypatch.setattr(compiling, "compile_core", lambda: pytest.fail("compiled"))
+    harness.compile_core("core")
+    assert "`make compile` makes machine code of it" in capsys.readouterr().err
 
 
 def test_the_answer_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
