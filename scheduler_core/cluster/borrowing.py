@@ -27,6 +27,16 @@ class Pair(NamedTuple):
     decoder: int
 
 
+class _Offer(NamedTuple):
+    """Instances that a request may go to; ``lent`` is the one of them that would be lent for it."""
+
+    members: tuple[int, ...]
+    lent: int | None = None
+
+
+_NOBODY = _Offer(())
+
+
 class Borrowing:
     """Chooses both places of a request, and lends instances where a pool has none to offer.
 
@@ -42,26 +52,13 @@ class Borrowing:
 
     def place(self, spec: RequestSpec, up: Collection[int], loads: Sequence[Load], now_ns: Ns) -> Pair:
         """Both places of a request among the instances that are ``up`` (never empty); they are marked and committed."""
-        most = _most(spec)
-
-        def takes_prompt(member: int) -> bool:
-            pending = loads[member].prefill_tokens
-            return not pending or pending + spec.prompt_tokens <= self._queue_tokens
-
-        def takes_answer(member: int) -> bool:
-            return self._committed[member] + most < self._capacity[member]
-
-        prompts = self._qualified(Pool.PREFILL, up, takes_prompt)
-        lent = self._lendable(Pool.DECODE, up) if not prompts else ()
-        if lent:
-            prompts = (min(lent, key=lambda member: (loads[member].prefill_tokens, loads[member].open, member)),)
-            self._lend(prompts[0], f"no prefill queue has room for {spec.prompt_tokens} tokens", now_ns)
-        decoders = self._qualified(Pool.DECODE, up, takes_answer)
-        lent = self._lendable(Pool.PREFILL, up) if prompts and not decoders else ()
-        if lent:
-            decoders = (min(lent, key=self._fullness),)
-            self._lend(decoders[0], f"no decode instance has room for {most} tokens", now_ns)
+        prompts, lent = self._for_prompt(spec, up, loads)
+        decoders, lent_too = self._for_answer(spec, up, lent)
         if prompts and decoders:
+            if lent is not None:
+                self._lend(lent, f"no prefill queue has room for {spec.prompt_tokens} tokens", now_ns)
+            if lent_too is not None:
+                self._lend(lent_too, f"no decode instance has room for {_most(spec)} tokens", now_ns)
             pair = Pair(self._router.pick(spec, prompts, loads), min(decoders, key=self._fullness))
         else:
             least = min(up, key=lambda member: (loads[member].open, member))
@@ -71,11 +68,48 @@ class Borrowing:
         self.commit(spec, pair.decoder)
         return pair
 
+    def _for_prompt(self, spec: RequestSpec, up: Collection[int], loads: Sequence[Load]) -> _Offer:
+        """Who may compute the prompt, and who of them would have to be lent for it."""
+
+        def takes(member: int) -> bool:
+            pending = loads[member].prefill_tokens
+            return not pending or pending + spec.prompt_tokens <= self._queue_tokens
+
+        found = self._qualified(Pool.PREFILL, up, takes, None)
+        if found:
+            return _Offer(found)
+        lendable = self._lendable(Pool.DECODE, up, None)
+        if not lendable:
+            return _NOBODY
+        least = min(lendable, key=lambda member: (loads[member].prefill_tokens, loads[member].open, member))
+        return _Offer((least,), least)
+
+    def _for_answer(self, spec: RequestSpec, up: Collection[int], lent: int | None) -> _Offer:
+        """Who may decode, and who of them would have to be lent for it; ``lent`` is mixed by then."""
+        most = _most(spec)
+
+        def takes(member: int) -> bool:
+            return self._committed[member] + most < self._capacity[member]
+
+        found = self._qualified(Pool.DECODE, up, takes, lent)
+        if found:
+            return _Offer(found)
+        lendable = self._lendable(Pool.PREFILL, up, lent)
+        if not lendable:
+            return _NOBODY
+        least = min(lendable, key=self._fullness)
+        return _Offer((least,), least)
+
     def commit(self, spec: RequestSpec, member: int) -> None:
         """A request is to be decoded at ``member``, wherever that was before."""
         self.release(spec.id)
         self._commitments[spec.id] = member, _most(spec)
         self._committed[member] += _most(spec)
+
+    def decoder(self, request: int) -> int | None:
+        """Where a request is to be decoded; None where nobody said so."""
+        commitment = self._commitments.get(request)
+        return None if commitment is None else commitment[0]
 
     def release(self, request: int) -> None:
         """A request is over."""
@@ -89,16 +123,18 @@ class Borrowing:
             self._pools.change(member, self._pools.homes[member], "idle", now_ns)
         return bool(idle)
 
-    def _qualified(self, pool: Pool, up: Collection[int], takes: Callable[[int], bool]) -> tuple[int, ...]:
-        """Instances of the pool that qualify, else mixed ones that do."""
-        for wanted in (pool, Pool.MIXED):
-            found = tuple(member for member in self._pools.of(wanted) if member in up and takes(member))
-            if found:
-                return found
-        return ()
+    def _qualified(
+        self, pool: Pool, up: Collection[int], takes: Callable[[int], bool], lent: int | None
+    ) -> tuple[int, ...]:
+        """Instances of the pool that qualify, else mixed ones that do; ``lent`` counts as mixed."""
+        found = tuple(member for member in self._lendable(pool, up, lent) if takes(member))
+        if found:
+            return found
+        mixed = sorted((*self._pools.of(Pool.MIXED), *(() if lent is None else (lent,))))
+        return tuple(member for member in mixed if member in up and takes(member))
 
-    def _lendable(self, pool: Pool, up: Collection[int]) -> tuple[int, ...]:
-        return tuple(member for member in self._pools.of(pool) if member in up)
+    def _lendable(self, pool: Pool, up: Collection[int], lent: int | None) -> tuple[int, ...]:
+        return tuple(member for member in self._pools.of(pool) if member in up and member != lent)
 
     def _lend(self, member: int, reason: str, now_ns: Ns) -> None:
         self._pools.change(member, Pool.MIXED, reason, now_ns)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 from scheduler_core.cluster.borrowing import Borrowing
 from scheduler_core.cluster.cluster import Cluster
@@ -34,7 +36,7 @@ from scheduler_core.cluster.router import (
     TwoChoices,
 )
 from scheduler_core.cluster.rules import Action, Emitter, Faults, Move, Reserve, Rules
-from scheduler_core.cluster.scaling import Pressure, Scaler, ScaleRules, Yard
+from scheduler_core.cluster.scaling import Power, Pressure, Scaler, ScaleRules, Yard
 from scheduler_core.policies.presets import Capacity, build_instance
 from scheduler_core.policies.resolving import resolve
 from scheduler_core.sched.instance import Instance
@@ -92,18 +94,20 @@ def build_cluster(spec: PolicySpec, site: Site, seats: Seats = _seat) -> Cluster
     entries, decoders = pools.of(Pool.PREFILL), pools.of(Pool.DECODE, Pool.MIXED)
     ways = Ways(*_ground(members, links), decoders, site.estimate, isolation)
     handoffs = _handoffs(full.pools, ways, site) if entries else None
+    everybody = frozenset(range(len(members)))
+    grounds = [everybody] if isolation is None else isolation.grounds()
     means = Means(
         links=links,
         handoffs=handoffs,
         borrowing=_borrowing(full.pools, pools, router, members),
-        migrations=_migrations(full.pools, Ground(*_ground(members, links)), site),
-        refusal=_refusal(full.pools, site, entries or decoders, decoders if entries else ()),
+        migrations=_migrations(full.pools, Ground(*_ground(members, links), grounds), site),
+        refusal=_refusal(full.pools, site),
         isolation=isolation,
         relief=_relief(full.pools, members, links, site),
         takes_over=full.pools.on_death != "fail",
     )
-    floor = Floor(members, pools, site, handoffs)
-    doors = Doors(pools, _scalers(full.pools, floor), _rebalancer(full.pools, floor), _outages(full.pools, site))
+    floor = Floor(members, grounds, pools, site, handoffs)
+    doors = Doors(pools, _scalers(full.pools, floor), _rebalancers(full.pools, floor), _outages(full.pools, site))
     return Cluster(members, router, doors=doors, means=means, look_every_ns=look_every_ns)
 
 
@@ -158,11 +162,11 @@ def _outages(pools: PoolsSection, site: Site) -> Outages | None:
     return Outages(outages, ns_from_ms(1000 if pools.notice_ms is None else pools.notice_ms))
 
 
-def _refusal(pools: PoolsSection, site: Site, entries: Sequence[int], decoders: Sequence[int]) -> Refusal | None:
+def _refusal(pools: PoolsSection, site: Site) -> Refusal | None:
     if pools.refuse != "promise":
         return None
     promises = next(iter(site.capacities.values())).promises
-    return Refusal(promises, site.estimate, site.pace, entries, decoders)
+    return Refusal(promises, site.estimate, site.pace)
 
 
 def _isolation(section: PoolsSection, members: Sequence[Member]) -> Isolation | None:
@@ -190,9 +194,10 @@ def _relief(section: PoolsSection, members: Sequence[Member], links: Links, site
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What pools grow, shrink and change on."""
+    """What pools grow, shrink and change on; each of ``grounds`` by itself, as no tier takes another's instances."""
 
     members: Sequence[Member]
+    grounds: Sequence[frozenset[int]]
     pools: Pools
     site: Site
     handoffs: Handoffs | None
@@ -201,35 +206,38 @@ class Floor:
         """Whether nobody is at an instance, nor has a place there."""
         return not self.members[member].instance.open_requests()
 
-    def homeless(self) -> tuple[int, int]:
-        """Requests to be decoded that have no place where they will, and their KV tokens."""
-        return (0, 0) if self.handoffs is None else self.handoffs.homeless()
+    def homeless(self, ground: frozenset[int]) -> tuple[int, int]:
+        """Requests to be decoded in ``ground`` that have no place there, and their KV tokens."""
+        return (0, 0) if self.handoffs is None else self.handoffs.homeless(ground)
 
 
 def _scalers(section: PoolsSection, floor: Floor) -> list[Scaler]:
     asked = {Pool.MIXED: section.scale, Pool.PREFILL: section.scale_prefill, Pool.DECODE: section.scale_decode}
     loads = [member.load for member in floor.members]
+    power = dict.fromkeys(range(len(loads)), Power.ON)  # also of those that come from a pool which does not scale
     scalers: list[Scaler] = []
-    for pool, rules in asked.items():
-        members = floor.pools.of(pool)
-        if rules is not None and members:
-            outside = (lambda: floor.homeless()[0]) if pool is Pool.DECODE else (lambda: 0)
-            yard = Yard(members, loads, floor.idle, floor.site.estimate, outside)
-            scalers.append(Scaler(yard, _scale_rules(rules, floor.site)))
+    for (pool, rules), ground in product(asked.items(), floor.grounds):
+        members = partial(floor.pools.at_home, pool, ground)
+        if rules is None or not members():
+            continue
+        outside = partial(_waiting, floor, ground) if pool is Pool.DECODE else _nobody
+        yard = Yard(members, power, loads, floor.idle, floor.site.estimate, outside)
+        scalers.append(Scaler(yard, _scale_rules(rules, floor.site)))
     return scalers
 
 
-def _rebalancer(section: PoolsSection, floor: Floor) -> Rebalancer | None:
+def _waiting(floor: Floor, ground: frozenset[int]) -> int:
+    return floor.homeless(ground)[0]
+
+
+def _nobody() -> int:
+    return 0
+
+
+def _rebalancers(section: PoolsSection, floor: Floor) -> list[Rebalancer]:
     asked = section.rebalance
     if asked is None or floor.handoffs is None:
-        return None
-    balance = Balance(
-        loads=[member.load for member in floor.members],
-        capacity=[_kv_tokens(member) for member in floor.members],
-        estimate=floor.site.estimate,
-        idle=floor.idle,
-        outside=lambda: floor.homeless()[1],
-    )
+        return []
     rules = RebalanceRules(
         prefill_wait_ns=ns_from_ms(asked.prefill_wait_ms),
         decode_kv_share=asked.decode_kv_share,
@@ -237,7 +245,20 @@ def _rebalancer(section: PoolsSection, floor: Floor) -> Rebalancer | None:
         every_ns=ns_from_s(asked.every_s),
         cooldown_ns=ns_from_s(asked.cooldown_s),
     )
-    return Rebalancer(floor.pools, balance, rules)
+    return [Rebalancer(floor.pools, _balance(section, floor, ground), rules) for ground in floor.grounds]
+
+
+def _balance(section: PoolsSection, floor: Floor, ground: frozenset[int]) -> Balance:
+    scaled = {Pool.PREFILL: section.scale_prefill, Pool.DECODE: section.scale_decode}
+    return Balance(
+        members=ground,
+        loads=[member.load for member in floor.members],
+        capacity=[_kv_tokens(member) for member in floor.members],
+        estimate=floor.site.estimate,
+        idle=floor.idle,
+        outside=lambda: floor.homeless(ground)[1],
+        least={pool: 1 if rules is None else rules.least for pool, rules in scaled.items()},
+    )
 
 
 def _scale_rules(rules: Scaling, site: Site) -> ScaleRules:

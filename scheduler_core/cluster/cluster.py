@@ -4,10 +4,11 @@ from collections.abc import Collection, Sequence
 
 from scheduler_core.cluster.doors import COMPUTES, DECODES, Doors
 from scheduler_core.cluster.effects import Effects
-from scheduler_core.cluster.load import Observer
+from scheduler_core.cluster.load import Load, Observer
 from scheduler_core.cluster.members import Means, Member, Placement, Resident
 from scheduler_core.cluster.outages import BACK, DIED, NOTICED
 from scheduler_core.cluster.pools import Pool
+from scheduler_core.cluster.refusal import Seen
 from scheduler_core.cluster.relief import Going, Relief
 from scheduler_core.cluster.router import Choice, FewestTokens, FirstToken, KvCost, RoundRobin, Router
 from scheduler_core.cluster.rules import Fallback
@@ -79,7 +80,9 @@ class Cluster:
             return Placement(Choice(self._pools.of(*COMPUTES)[0]), nobody)
         choice, decoder = placed
         instance, displaced = self.members[choice.instance].instance, None
-        refused = None if self._refusal is None else self._refusal.of(spec, choice.instance, loads)
+        refused = None
+        if self._refusal is not None:
+            refused = self._refusal.of(spec, choice.instance, self._seen(spec.tier, loads))
         if refused is None:
             refused = instance.submit(spec, now_ns)
         if refused is None:
@@ -98,7 +101,9 @@ class Cluster:
         """Where a request goes, and where it will decode if that is chosen now; None with nobody to take it."""
         loads = self._observer.look(now_ns)
         if self._borrowing is not None:
-            up = self._doors.up(self._everybody)
+            up = self._doors.lendable()
+            if self._isolation is not None:
+                up = self._isolation.among(spec.tier, up, loads)
             pair = self._borrowing.place(spec, up, loads, now_ns) if up else None
             self._open_doors()
             return pair
@@ -106,6 +111,14 @@ class Cluster:
         if self._isolation is not None:
             entries = self._isolation.among(spec.tier, entries, loads)
         return (self._router.pick(spec, entries, loads), None) if entries else None
+
+    def _seen(self, tier: str, loads: Sequence[Load]) -> Seen:
+        """What a request of ``tier`` may be let in by, as of now."""
+        decoders = self._doors.decoders if self._hands_over else ()
+        if self._isolation is None:
+            return Seen(loads, self._entries, decoders)
+        among = self._isolation.among
+        return Seen(loads, among(tier, self._entries, loads), among(tier, decoders, loads))
 
     def _arrived(self, spec: RequestSpec, member: int, decoder: int | None, now_ns: Ns) -> None:
         """A request came to ``member``, to be handed over once its prompt is computed unless it decodes there."""
@@ -228,6 +241,8 @@ class Cluster:
             self._count(resident, 1)
             if self._borrowing is not None:
                 self._borrowing.commit(resident.spec, member)
+            if self._isolation is not None:
+                self._isolation.went(request, resident.spec.tier, member, now_ns)
         for _member, ended in effects.ended:
             self._leave(ended.request, now_ns)
         if self._borrowing is not None and self._borrowing.settle(self._loads, now_ns):
@@ -243,7 +258,7 @@ class Cluster:
             for member, what in happened:
                 self._outage(member, what, now_ns)
         if self._migrations is not None and self._live:
-            self._migrations.look(now_ns, self._doors.decoders, self._doors.holding())
+            self._migrations.look(now_ns, self._doors.decoders, self._doors.holding(), self._reach)
         if self._relief is not None and self._live:
             self._relief.look(now_ns, self._entries, self._observer.look(now_ns), self._reach)
 
@@ -362,7 +377,8 @@ class Cluster:
         relief.tell(going, "arrives", now_ns)
         if self._handoffs is not None:
             self._handoffs.forget(going.request, now_ns)
-        self._arrived(resident.spec, going.destination, None, now_ns)
+        decoder = None if self._borrowing is None else self._borrowing.decoder(going.request)
+        self._arrived(resident.spec, going.destination, decoder, now_ns)
 
     # --- questions ---------------------------------------------------------------------------------------------
 

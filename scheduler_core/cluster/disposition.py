@@ -29,13 +29,18 @@ class Ways:
 
 
 class Disposition:
-    """Compares what a handoff may do. ``decoders`` may take requests in; ``promised`` KV tokens are on their way there,
-    by index of instance."""
+    """Compares what a handoff may do. ``decoders`` may take requests in; ``promised`` KV tokens have a place there, and
+    may be on their way, by index of instance."""
 
     def __init__(self, ways: Ways, rules: Rules) -> None:
         self._ways, self._rules = ways, rules
         self.decoders: Sequence[int] = ways.decoders
         self.promised = [0] * len(ways.instances)
+
+    def promise(self, transfer: Transfer, tokens: int) -> None:
+        """A request has a place for ``tokens`` where it is to decode, in place of what was promised there before."""
+        self.promised[transfer.destination] += tokens - transfer.promised
+        transfer.promised = tokens
 
     def destination(self, transfer: Transfer) -> int | None:
         """Where a request is to decode: as planned, if that still decodes."""
@@ -43,7 +48,7 @@ class Disposition:
         return planned if planned is not None and planned in self.decoders else self.choose(transfer.tier)
 
     def choose(self, tier: str) -> int | None:
-        """The decoding instance with the least KV in its pool or on its way there, relative to its size.
+        """The decoding instance with the least KV in its pool or promised there, relative to its size.
 
         None when there is none that a request of ``tier`` may go to.
         """

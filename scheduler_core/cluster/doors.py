@@ -17,13 +17,13 @@ class Doors:
     """``entries`` take new requests in, ``decoders`` those that are computed; both as of the last `open`."""
 
     def __init__(
-        self, pools: Pools, scalers: Sequence[Scaler], rebalancer: Rebalancer | None, outages: Outages | None
+        self, pools: Pools, scalers: Sequence[Scaler], rebalancers: Sequence[Rebalancer], outages: Outages | None
     ) -> None:
         self.pools = pools
-        self._scalers, self._rebalancer, self._outages = scalers, rebalancer, outages
+        self._scalers, self._rebalancers, self._outages = scalers, rebalancers, outages
         self._everybody = tuple(range(len(pools.homes)))
-        self.rebalances = rebalancer is not None
-        self.still = not scalers and rebalancer is None and outages is None
+        self.rebalances = bool(rebalancers)
+        self.still = not scalers and not rebalancers and outages is None
         """Whether no time changes anything."""
         self.open()
 
@@ -37,15 +37,14 @@ class Doors:
         for scaler in self._scalers:
             scaler.advance(now_ns)
         happened = [] if self._outages is None else self._outages.take(now_ns)
-        if self._rebalancer is not None:
-            self._rebalancer.advance(now_ns, self.up(self._everybody))
+        for rebalancer in self._rebalancers:
+            rebalancer.advance(now_ns, self.up(self._everybody))
         return happened
 
     def next_ns(self) -> Ns:
         """When `advance` has something to do by time alone; `NEVER` when it has not."""
         times = [scaler.next_ns() for scaler in self._scalers]
-        if self._rebalancer is not None:
-            times.append(self._rebalancer.next_ns())
+        times += [rebalancer.next_ns() for rebalancer in self._rebalancers]
         if self._outages is not None:
             times.append(self._outages.next_ns())
         return min(times, default=NEVER)
@@ -57,14 +56,19 @@ class Doors:
             away.update(scaler.those(Power.OFF, Power.STARTING, Power.DRAINING))
         return tuple(member for member in members if member not in away)
 
+    def lendable(self) -> tuple[int, ...]:
+        """Who is on and known to serve, whatever it works for, but does not leave its pool."""
+        return tuple(member for member in self.up(self._everybody) if self.pools[member] is not Pool.LEAVING)
+
     def holding(self) -> tuple[int, ...]:
         """Instances that may have requests that decode and can be reached: also those that drain, or are leaving."""
         away = set() if self._outages is None else self._outages.out & self._outages.dead
         for scaler in self._scalers:
             away.update(scaler.those(Power.OFF, Power.STARTING))
-        leaving = () if self._rebalancer is None else self._rebalancer.emptying()
-        members = sorted({*self.pools.of(*DECODES), *leaving})
-        return tuple(member for member in members if member not in away)
+        members = {*self.pools.of(*DECODES)}
+        for rebalancer in self._rebalancers:
+            members.update(rebalancer.emptying())
+        return tuple(sorted(members - away))
 
     def serves(self, member: int) -> bool:
         """Whether a member is not dead."""

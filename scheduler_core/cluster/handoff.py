@@ -13,7 +13,7 @@ prefill, chunk by chunk, or layer by layer) are two parameters; with a reservati
 come (PD-02), and layers while the step that computes them still runs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from scheduler_core.cluster.departures import Departures
 from scheduler_core.cluster.disposition import Disposition, Ways
@@ -81,6 +81,7 @@ class Handoffs:
         reserved = self._room(leaving, destination, now_ns)
         if isinstance(reserved, Reserved):
             transfer.destination, transfer.reserved, transfer.sent = destination, reserved, reserved.hit_tokens
+            self._disposition.promise(transfer, leaving.computed)
         return reserved is not None
 
     def computed(self, spec: RequestSpec, tokens: int, now_ns: Ns) -> bool:
@@ -122,7 +123,7 @@ class Handoffs:
         source.park(request)
         transfer.ready_ns, transfer.left = now_ns, source.leaving(request)
         if transfer.reserved is not None:
-            self._disposition.promised[transfer.destination] += transfer.left.computed
+            self._disposition.promise(transfer, transfer.left.computed)
         transfer.withheld = self._rules.first_token is Emitter.ARRIVAL
         answered = self._rules.first_token is Emitter.PREFILL
         self.records.append(Parked(now_ns, request, transfer.source, answered))
@@ -232,7 +233,7 @@ class Handoffs:
                 action, reason = Action.STAY, Fallback.NEVER_FITS
             else:
                 transfer.reserved, transfer.sent = reserved, reserved.hit_tokens
-                self._disposition.promised[transfer.destination] += transfer.left.computed
+                self._disposition.promise(transfer, transfer.left.computed)
         del self._waiting[transfer.request]
         self._decided(transfer, action, reason, (transfer_ns, recompute_ns), now_ns)
         if action is Action.TRANSFER:
@@ -333,7 +334,7 @@ class Handoffs:
             self._broken(transfer, now_ns, effects)
             return
         del self._open[transfer.request]
-        self._disposition.promised[transfer.destination] -= left.computed
+        self._disposition.promise(transfer, 0)
         self._ways.instances[transfer.destination].land(transfer.request, left.computed)
         self._ways.instances[transfer.source].depart(transfer.request)
         self._tell(transfer, now_ns)
@@ -368,8 +369,7 @@ class Handoffs:
             self._late.remove(transfer)
         self._stop_link(transfer, now_ns)
         self._ways.instances[transfer.destination].depart(transfer.request)
-        if transfer.left is not None:
-            self._disposition.promised[transfer.destination] -= transfer.left.computed
+        self._disposition.promise(transfer, 0)
         transfer.reserved, transfer.sent, transfer.under_way, transfer.reported_ns = None, 0, 0, None
         return transfer.destination
 
@@ -415,9 +415,11 @@ class Handoffs:
         """Whether a request is still to be handed over."""
         return request in self._open
 
-    def homeless(self) -> tuple[int, int]:
-        """How many requests are to be decoded, but have no place where they will, and their KV tokens."""
-        lefts = [t.left for t in self._waiting.values() if t.reserved is None and t.left is not None]
+    def homeless(self, members: Collection[int]) -> tuple[int, int]:
+        """How many requests are to be decoded by ``members``, but have no place there, and their KV tokens."""
+        isolation = self._ways.isolation
+        waiting = [t for t in self._waiting.values() if isolation is None or isolation.own(t.tier) == members]
+        lefts = [t.left for t in waiting if t.reserved is None and t.left is not None]
         return len(lefts), sum(left.computed for left in lefts)
 
     @property
@@ -449,13 +451,15 @@ class Handoffs:
         )
 
     def check(self) -> None:
-        """`LawError` when a request waits that is not open, or tokens on their way are counted wrong."""
+        """`LawError` when a request waits that is not open, or tokens that have a place are counted wrong."""
         for request in self._waiting:
             if request not in self._open:
                 raise LawError(f"request {request} waits for a handoff but is not on its way")
         promised = [0] * len(self._disposition.promised)
         for transfer in self._open.values():
-            if transfer.reserved is not None and transfer.left is not None:
-                promised[transfer.destination] += transfer.left.computed
+            if transfer.reserved is not None:
+                spec = self._ways.instances[transfer.source].leaving(transfer.request)
+                left = transfer.left
+                promised[transfer.destination] += spec.spec.prompt_tokens if left is None else left.computed
         if promised != self._disposition.promised:
-            raise LawError(f"counts {self._disposition.promised} KV tokens on their way, there are {promised}")
+            raise LawError(f"counts {self._disposition.promised} KV tokens with a place, there are {promised}")

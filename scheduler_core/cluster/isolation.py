@@ -36,6 +36,15 @@ class Isolation:
         beyond = tuple(member for member in members if member in ground.overflow)
         return tuple(sorted((*own, *beyond)))
 
+    def own(self, tier: str) -> frozenset[int]:
+        """The instances of ``tier`` itself; of one that is not named, those of all that are not."""
+        ground = self.tiers.get(tier)
+        return self.rest if ground is None else ground.own
+
+    def grounds(self) -> list[frozenset[int]]:
+        """The instances of each tier, and those of all others: no instance is in two of them, and none is empty."""
+        return [own for own in (*(ground.own for ground in self.tiers.values()), self.rest) if own]
+
     def went(self, request: int, tier: str, member: int, now_ns: Ns) -> None:
         """A request went to ``member``; beyond its tier's own instances that is worth a record."""
         ground = self.tiers.get(tier)

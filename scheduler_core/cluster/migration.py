@@ -16,6 +16,7 @@ from enum import StrEnum
 from scheduler_core.cluster.effects import Effects
 from scheduler_core.cluster.links import Links, Moved
 from scheduler_core.cluster.load import Load
+from scheduler_core.cluster.relief import Reach
 from scheduler_core.cluster.rules import Faults
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.memory import blocks_for
@@ -53,11 +54,13 @@ class MigrationRules:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What migrations work on: instances and loads by index, and links."""
+    """What migrations work on: instances and loads by index, links, and the instances among which requests may move:
+    all, or those of each tier."""
 
     instances: Sequence[Instance]
     loads: Sequence[Load]
     links: Links
+    among: Sequence[frozenset[int]]
 
 
 @dataclass(slots=True, eq=False)
@@ -93,18 +96,22 @@ class Migrations:
 
     # --- events ------------------------------------------------------------------------------------------------
 
-    def look(self, now_ns: Ns, destinations: Collection[int], sources: Collection[int]) -> None:
+    def look(self, now_ns: Ns, destinations: Collection[int], sources: Collection[int], reach: Reach) -> None:
         """Start what the rules ask for, if a look is due. ``sources`` beyond ``destinations`` are to be emptied."""
         if now_ns < self._look_ns:
             return
         self._look_ns = now_ns - now_ns % self.rules.every_ns + self.rules.every_ns
         busy = {index for move in self._moves.values() for index in (move.source, move.destination)}
-        to = sorted((self._load(index), index) for index in destinations if index not in busy)
-        out = sorted((index in destinations, -self._load(index), index) for index in sources if index not in busy)
-        for (stays, load, source), (least, destination) in zip(out, to, strict=False):
-            if source == destination or (stays and (-load <= self.rules.above or least >= self.rules.above)):
-                break
-            self._start(source, destination, now_ns, empties=not stays)
+        for ground in self.ground.among:
+            free = ground - busy
+            to = sorted((self._load(index), index) for index in destinations if index in free)
+            out = sorted((index in destinations, -self._load(index), index) for index in sources if index in free)
+            for (stays, load, source), (least, destination) in zip(out, to, strict=False):
+                if source == destination or (stays and (-load <= self.rules.above or least >= self.rules.above)):
+                    break
+                request = self._pick(source, destination, reach, empties=not stays)
+                if request is not None:
+                    self._start(request, source, destination, now_ns)
 
     def settle(self, now_ns: Ns, landed: Sequence[Moved], effects: Effects) -> None:
         """Go on with every migration that can."""
@@ -153,10 +160,7 @@ class Migrations:
 
     # --- one migration -----------------------------------------------------------------------------------------
 
-    def _start(self, source: int, destination: int, now_ns: Ns, *, empties: bool) -> None:
-        request = self._pick(source, destination, empties=empties)
-        if request is None:
-            return
+    def _start(self, request: int, source: int, destination: int, now_ns: Ns) -> None:
         instance = self.ground.instances[source]
         left = instance.leaving(request)
         size = instance.policy.limits.block_size
@@ -262,7 +266,7 @@ class Migrations:
     def _runs(self, move: Move) -> bool:
         return self.ground.instances[move.source].decodes(move.request)
 
-    def _pick(self, source: int, destination: int, *, empties: bool) -> int | None:
+    def _pick(self, source: int, destination: int, reach: Reach, *, empties: bool) -> int | None:
         """Who goes: nobody that is mid-prefill (LX-05); where a pool is emptied, the gap does not matter."""
         instance = self.ground.instances[source]
         found = [(tokens, request) for request, tokens in instance.decoding() if request not in self._moves]
@@ -274,7 +278,8 @@ class Migrations:
         for tokens, request in found:
             there = least + tokens / self._capacity(destination)
             narrower = gap - tokens / self._capacity(source) - tokens / self._capacity(destination) >= 0
-            if (empties and there < 1) or (narrower and there < self.rules.above):
+            fits = (empties and there < 1) or (narrower and there < self.rules.above)
+            if fits and reach(request, (destination,)):
                 return request
         return None
 

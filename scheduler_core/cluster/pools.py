@@ -1,6 +1,6 @@
 """Which pool each instance of a cluster works for, and since when."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 from scheduler_core.types.cluster_records import PoolChanged
@@ -21,10 +21,10 @@ class Pool(StrEnum):
 
 
 class Pools:
-    """The pool of each instance, by index. ``homes`` are those they begin in."""
+    """The pool of each instance, by index. ``homes`` are those they belong to, and go back to when they were lent."""
 
     def __init__(self, homes: Sequence[Pool]) -> None:
-        self.homes = tuple(homes)
+        self.homes = list(homes)
         self._now = list(homes)
         self.records: list[Record] = []
 
@@ -34,6 +34,19 @@ class Pools:
     def of(self, *pools: Pool) -> tuple[int, ...]:
         """Instances that work for one of ``pools``, ascending."""
         return tuple(member for member, pool in enumerate(self._now) if pool in pools)
+
+    def at_home(self, pool: Pool, members: Collection[int]) -> tuple[int, ...]:
+        """Those of ``members`` that belong to ``pool``, lent ones included, ascending; not who is leaving it."""
+        return tuple(
+            member
+            for member, home in enumerate(self.homes)
+            if home is pool and member in members and self._now[member] is not Pool.LEAVING
+        )
+
+    def move(self, member: int, pool: Pool, reason: str, now_ns: Ns) -> None:
+        """``member`` belongs to ``pool`` from now on."""
+        self.homes[member] = pool
+        self.change(member, pool, reason, now_ns)
 
     def change(self, member: int, pool: Pool, reason: str, now_ns: Ns) -> None:
         """``member`` works for ``pool`` from now on."""

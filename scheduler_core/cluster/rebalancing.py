@@ -6,7 +6,7 @@
               (and the reverse)                                         gets nothing new
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_core.cluster.load import Load
@@ -35,18 +35,21 @@ class RebalanceRules:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What is weighed: loads and KV tokens of a whole pool by instance, how long prompts take, whether one is ``idle``,
-    and the KV tokens that are to be decoded, but with no instance that decodes yet."""
+    """What is weighed: the ``members`` among which instances move, loads and KV tokens of a whole pool by instance, how
+    long prompts take, whether one is ``idle``, and the KV tokens that are to be decoded, but with no instance that
+    decodes yet. Of each pool ``least`` instances stay."""
 
+    members: frozenset[int]
     loads: Sequence[Load]
     capacity: Sequence[int]
     estimate: Estimate
     idle: Callable[[int], bool]
     outside: Callable[[], int]
+    least: Mapping[Pool, int]
 
 
 class Rebalancer:
-    """Moves one instance at a time."""
+    """Moves one instance at a time. One that is lent, or off, neither counts nor moves."""
 
     def __init__(self, pools: Pools, balance: Balance, rules: RebalanceRules) -> None:
         self._pools, self._balance, self._rules = pools, balance, rules
@@ -66,19 +69,21 @@ class Rebalancer:
         """Finish a move, or begin one among the instances that are ``up``."""
         if self._leaving is not None and self._balance.idle(self._leaving[0]):
             (member, pool), self._leaving = self._leaving, None
-            self._pools.change(member, pool, "empty", now_ns)
+            self._pools.move(member, pool, "empty", now_ns)
         if now_ns < self._look_ns:
             return
         self._look_ns = now_ns - now_ns % self._rules.every_ns + self._rules.every_ns
-        prefill = [member for member in self._pools.of(Pool.PREFILL) if member in up]
-        decode = [member for member in self._pools.of(Pool.DECODE) if member in up]
+        members = self._balance.members
+        prefill = [member for member in self._pools.of(Pool.PREFILL) if member in up and member in members]
+        decode = [member for member in self._pools.of(Pool.DECODE) if member in up and member in members]
         if self._leaving is None and prefill and decode:
             self._look(prefill, decode, now_ns)
 
     def _look(self, prefill: Sequence[int], decode: Sequence[int], now_ns: Ns) -> None:
         wanted, held = self._prefill_pressure(prefill), self._decode_pressure(decode)
-        short_of_prefill = wanted > 1 and _less_one(held, decode) < 1
-        short_of_decode = held > 1 and _less_one(wanted, prefill) < 1
+        least = self._balance.least
+        short_of_prefill = wanted > 1 and _less_one(held, len(decode), least[Pool.DECODE]) < 1
+        short_of_decode = held > 1 and _less_one(wanted, len(prefill), least[Pool.PREFILL]) < 1
         side = 1 if short_of_prefill else -1 if short_of_decode else 0
         if not self._sustained.due(side, now_ns):
             return
@@ -98,6 +103,6 @@ class Rebalancer:
         return held / sum(self._balance.capacity[member] for member in members) / self._rules.decode_kv_share
 
 
-def _less_one(pressure: float, members: Sequence[int]) -> float:
-    """What the pressure would be with one instance less; beyond all bounds where there is only one."""
-    return pressure * len(members) / (len(members) - 1) if len(members) > 1 else float("inf")
+def _less_one(pressure: float, count: int, least: int) -> float:
+    """What the pressure of ``count`` instances would be with one less; beyond all bounds where ``least`` are left."""
+    return pressure * count / (count - 1) if count > least else float("inf")

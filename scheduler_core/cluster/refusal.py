@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler_core.cluster.load import Load
 from scheduler_core.cluster.router import Estimate
@@ -13,6 +14,17 @@ from scheduler_core.types.time import Ns
 
 Pace = Callable[[int, int, int], Ns]
 """Predicted time of a decode step at an instance (by index) with so many requests and KV tokens."""
+
+
+class Seen(NamedTuple):
+    """What a request would find: ``loads`` by instance, and who of them it may be computed and decoded by now.
+
+    Without ``decoders`` prompts and answers are not apart.
+    """
+
+    loads: Sequence[Load]
+    entries: Sequence[int]
+    decoders: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,31 +39,30 @@ class Refusal:
     promises: Mapping[str, Promise]
     estimate: Estimate
     pace: Pace | None
-    entries: Sequence[int]
-    decoders: Sequence[int]
 
-    def of(self, request: RequestSpec, instance: int, loads: Sequence[Load]) -> Ended | None:
+    def of(self, request: RequestSpec, instance: int, seen: Seen) -> Ended | None:
         """Why ``request`` is refused at ``instance``, None if it is not. The numbers compared are in ns."""
         promise = self.promises.get(request.tier)
         if promise is None:
             return None
         if promise.ttft_ns is not None:
             allowed = promise.ttft_ns + round(promise.ttft_token_ns * request.prompt_tokens)
-            first = self.estimate(instance, loads[instance].prefill_tokens + request.prompt_tokens)
+            first = self.estimate(instance, seen.loads[instance].prefill_tokens + request.prompt_tokens)
             if first > allowed:
                 return _refused(request, Reject.PREDICTED_TTFT, first, allowed)
-        if promise.tpot_ns is not None and self.pace is not None and self.decoders:
-            pace = self._pace(self.pace, request, loads)
+        if promise.tpot_ns is not None and self.pace is not None and seen.decoders:
+            pace = _pace(self.pace, request, seen)
             if pace > promise.tpot_ns:
                 return _refused(request, Reject.PREDICTED_TPOT, pace, promise.tpot_ns)
         return None
 
-    def _pace(self, pace: Pace, request: RequestSpec, loads: Sequence[Load]) -> Ns:
-        share = len(self.decoders)
-        coming = sum(loads[index].open for index in self.entries) // share + 1
-        tokens = sum(loads[index].prefill_tokens for index in self.entries) // share + request.prompt_tokens
-        least = min(self.decoders, key=lambda index: (loads[index].kv_tokens, index))
-        return pace(least, loads[least].open + coming, loads[least].kv_tokens + tokens)
+
+def _pace(pace: Pace, request: RequestSpec, seen: Seen) -> Ns:
+    loads, share = seen.loads, len(seen.decoders)
+    coming = sum(loads[index].open for index in seen.entries) // share + 1
+    tokens = sum(loads[index].prefill_tokens for index in seen.entries) // share + request.prompt_tokens
+    least = min(seen.decoders, key=lambda index: (loads[index].kv_tokens, index))
+    return pace(least, loads[least].open + coming, loads[least].kv_tokens + tokens)
 
 
 def _refused(request: RequestSpec, reason: Reject, need: Ns, have: Ns) -> Ended:

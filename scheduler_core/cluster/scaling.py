@@ -55,12 +55,14 @@ class ScaleRules:
 
 @dataclass(frozen=True, slots=True)
 class Yard:
-    """What a scaler works on: ``members`` are its instances; ``loads`` and whether one is ``idle`` are by index of all.
+    """What a scaler works on: ``members`` tells its instances, which others may give to it or take from it while they
+    are on; ``power``, ``loads`` and whether one is ``idle`` are by index of all.
 
     ``outside`` counts requests that wait for an instance of the pool, but are not with one yet.
     """
 
-    members: Sequence[int]
+    members: Callable[[], Sequence[int]]
+    power: dict[int, Power]
     loads: Sequence[Load]
     idle: Callable[[int], bool]
     estimate: Estimate
@@ -73,20 +75,19 @@ class Scaler:
     def __init__(self, yard: Yard, rules: ScaleRules) -> None:
         self._yard = yard
         self._rules = rules
-        self._power = {
-            member: Power.ON if place < rules.least else Power.OFF for place, member in enumerate(yard.members)
-        }
+        members, self._power = yard.members(), yard.power
+        self._power.update({m: Power.ON if place < rules.least else Power.OFF for place, m in enumerate(members)})
         self._ready_ns: dict[int, Ns] = {}
         self._busy_before = 0
         self._look_ns: Ns = rules.every_ns
         self._sustained = Sustained(rules.window_ns, rules.cooldown_ns)
         self.records: list[Record] = [
-            Scaled(0, index, power.value, "from the start") for index, power in self._power.items()
+            Scaled(0, member, self._power[member].value, "from the start") for member in members
         ]
 
     def those(self, *powers: Power) -> tuple[int, ...]:
         """Instances that are one of ``powers``, ascending."""
-        return tuple(index for index, power in self._power.items() if power in powers)
+        return tuple(index for index in self._yard.members() if self._power[index] in powers)
 
     def next_ns(self) -> Ns:
         """When `advance` has something to do."""
@@ -126,11 +127,11 @@ class Scaler:
     def _pressure(self, counted: int) -> float:
         yard = self._yard
         if self._rules.by is Pressure.QUEUE:
-            return (sum(yard.loads[index].open for index in yard.members) + yard.outside()) / counted
+            return (sum(yard.loads[index].open for index in yard.members()) + yard.outside()) / counted
         if self._rules.by is Pressure.WAIT:
-            waits = [yard.estimate(i, tokens) for i in yard.members if (tokens := yard.loads[i].prefill_tokens)]
+            waits = [yard.estimate(i, tokens) for i in yard.members() if (tokens := yard.loads[i].prefill_tokens)]
             return sum(waits) / counted / NS_PER_MS
-        busy_ns = sum(yard.loads[index].busy_ns for index in yard.members)
+        busy_ns = sum(yard.loads[index].busy_ns for index in yard.members())
         spent, self._busy_before = busy_ns - self._busy_before, busy_ns
         return spent / (counted * self._rules.every_ns)
 

@@ -13,7 +13,7 @@ class Transfer:
 
     ``under_way`` counts pieces on the link or about to leave; ``reported_ns`` is when a late one is told. ``withheld``:
     its first token is computed, but not emitted yet. ``planned`` is the destination that was chosen on arrival;
-    ``streams``: bytes may leave before the prompt is computed.
+    ``streams``: bytes may leave before the prompt is computed. ``promised`` KV tokens count at the destination.
     """
 
     request: int
@@ -30,6 +30,7 @@ class Transfer:
     tier: str = ""
     planned: int | None = None
     streams: bool = True
+    promised: int = 0
 
     def landing(self, member: int, epoch: int, now_ns: Ns) -> Landed:
         """The record that it may decode at ``member``; of a whole prompt the last token is computed again."""

@@ -97,7 +97,10 @@ class PowerTotals:
     def take(self, record: Scaled) -> None:
         """An instance changed its power."""
         index, power = record.instance, record.power
-        self._held.setdefault(index, [])
+        if index not in self._held:
+            self._held[index] = []
+            if record.at_ns:  # it was on all the time in a pool that does not scale
+                self._since[index] = 0
         if power in ("starting", "draining"):
             self.reversals += bool(self._direction) and self._direction != power
             self._direction = power
@@ -127,8 +130,8 @@ class PowerTotals:
         return bool(self._held)
 
     def held_ns(self, instance: int, start_ns: Ns, end_ns: Ns) -> Ns:
-        """How long an instance was held within ``[start_ns, end_ns)``."""
-        if not self._held:
+        """How long an instance was held within ``[start_ns, end_ns)``; all of it where nothing is said of its power."""
+        if instance not in self._held:
             return end_ns - start_ns
         spans = [*self._held.get(instance, ())]
         if instance in self._since:

@@ -13,11 +13,6 @@ _SPLIT_ONLY = {
     "rebalance": "moves instances between prefill and decode",
     "borrow_tokens": "lends instances between prefill and decode",
 }
-_NOT_BESIDE = (
-    ("borrow_tokens", ("scale_prefill", "scale_decode", "rebalance", "transfer", "tiers")),
-    ("rebalance", ("scale_prefill", "scale_decode", "tiers")),
-    ("tiers", ("scale", "scale_prefill", "scale_decode", "migrate")),
-)
 
 
 def layout_problems(pools: PoolsSection, topology: Topology) -> Iterator[Problem]:
@@ -26,10 +21,6 @@ def layout_problems(pools: PoolsSection, topology: Topology) -> Iterator[Problem
         for name, does in settings.items():
             if getattr(pools, name) is not None and pools.layout != layout:
                 yield Problem(f"pools.{name}", f"{does}, but the layout is {pools.layout}")
-    for name, others in _NOT_BESIDE:
-        for other in others:
-            if getattr(pools, name) is not None and getattr(pools, other) is not None:
-                yield Problem(f"pools.{other}", f"cannot be used beside {name}: both decide who does what; set one")
     if pools.layout == "split":
         yield from _split_problems(pools, topology)
     yield from _scale_problems(pools, topology)
@@ -62,15 +53,35 @@ def _split_problems(pools: PoolsSection, topology: Topology) -> Iterator[Problem
 
 
 def _scale_problems(pools: PoolsSection, topology: Topology) -> Iterator[Problem]:
-    prefill = sum(topology.groups[name].count for name in pools.prefill or () if name in topology.groups)
-    counts = {"scale": topology.instances, "scale_prefill": prefill, "scale_decode": topology.instances - prefill}
-    for name, count in counts.items():
+    whose = {"scale": "target", "scale_prefill": "prefill pool", "scale_decode": "decode pool"}
+    for name, pool in whose.items():
         rules = getattr(pools, name)
-        if rules is not None and rules.least > count:
-            whose = {"scale": "target", "scale_prefill": "prefill pool", "scale_decode": "decode pool"}[name]
-            yield Problem(f"pools.{name}.least", f"is {rules.least}, but the {whose} has {count} instances")
+        if rules is None:
+            continue
+        for ground, groups in _grounds(pools, topology).items():
+            count = sum(topology.groups[group].count for group in _scaled_by(name, groups, pools.prefill or ()))
+            if count and rules.least > count:
+                has = f"the {pool} has {count} instances" + (f" for {ground}" if ground else "")
+                yield Problem(f"pools.{name}.least", f"is {rules.least}, but {has}")
     if pools.scale_decode is not None and pools.scale_decode.by == "wait":
         yield Problem("pools.scale_decode.by", "wait looks at prompts, which decode instances have none of; use queue")
+
+
+def _scaled_by(name: str, groups: Collection[str], prefill: Collection[str]) -> list[str]:
+    """Those of ``groups`` that the setting ``name`` scales."""
+    return [group for group in groups if name == "scale" or (group in prefill) == (name == "scale_prefill")]
+
+
+def _grounds(pools: PoolsSection, topology: Topology) -> dict[str, Collection[str]]:
+    """Groups of the target that scale by themselves, by whose they are: each tier's own, and the rest."""
+    if pools.tiers is None:
+        return {"": tuple(topology.groups)}
+    grounds: dict[str, Collection[str]] = {
+        f"tier {tier!r}": [group for group in pool.groups if group in topology.groups]
+        for tier, pool in pools.tiers.items()
+    }
+    named = {group for pool in pools.tiers.values() for group in pool.groups}
+    return {**grounds, "other tiers": [group for group in topology.groups if group not in named]}
 
 
 def _tier_problems(pools: PoolsSection, topology: Topology) -> Iterator[Problem]:

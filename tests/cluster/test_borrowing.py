@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_core.cluster.borrowing import Borrowing
+from scheduler_core.cluster.load import Load
+from scheduler_core.cluster.pools import Pool, Pools
+from scheduler_core.cluster.router import FewestTokens
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.policies.resolving import check_layout
+from scheduler_core.request.spec import RequestSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.target import TargetSpec
 from scheduler_core.testing.builders import Stepper, play_cluster, policy_spec, profile, request
@@ -69,6 +74,21 @@ def test_a_full_decode_pool_borrows_from_prefill() -> None:
     assert [record.instance for record in sink.of(Routed)][2] == 2  # of the fewest tokens that wait: mixed or not
     assert changes_of(sink)[-1][1:] == (2, "prefill")
     audited(sink, cluster, 3, 20)
+
+
+def test_nobody_is_lent_for_a_request_that_finds_no_place_to_decode() -> None:
+    """SW-03, last resort. Instance 1 of the prefill pool is mixed with 100 tokens in its queue, 0 decodes three, and
+    could compute the prompt, but 200 + 300 tokens are decoded nowhere: both phases on the least loaded, which is 1, and
+    0 stays what it is. One that can be decoded borrows 0 for its prompt, and is decoded there or at 1."""
+    for limit, places, pool in ((300, (1, 1), Pool.DECODE), (50, (0, 0), Pool.MIXED)):
+        pools = Pools([Pool.DECODE, Pool.PREFILL])
+        pools.change(1, Pool.MIXED, "lent before", 0)
+        loads = [Load(), Load()]
+        loads[0].open, loads[1].open, loads[1].prefill_tokens = 3, 1, 100
+        lending = Borrowing(pools, FewestTokens(), [400, 400], 100)
+        pair = lending.place(RequestSpec(id=7, arrival_ns=0, prompt_tokens=200, output_limit=limit), (0, 1), loads, 1)
+        assert (pair.prompt.instance, pair.decoder) == places
+        assert pools[0] is pool
 
 
 def test_large_prompts_are_sent_while_they_are_computed_and_small_ones_after() -> None:

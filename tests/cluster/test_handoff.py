@@ -101,6 +101,15 @@ def test_without_room_to_decode_a_request_waits_and_then_stays() -> None:
     assert ends_of(sink) == {0: ("finished", 8), 1: ("finished", 8)}
 
 
+@pytest.mark.parametrize("reserve", ["before", "arrival"])
+def test_places_that_are_kept_early_count_where_the_next_one_is_chosen(reserve: str) -> None:
+    """Four prompts at once for two instances that decode: a place taken before any KV is on its way counts as taken, so
+    they go to 1, 2, 1, 2 and not all to the first."""
+    spec = split(pools__reserve=reserve)
+    _, sink, _ = play_cluster(spec, [request(i, 16, 3) for i in range(4)], {"a": 1, "b": 2})
+    assert [record.destination for record in sink.of(Handoff)] == [1, 2, 1, 2]
+
+
 @pytest.mark.parametrize("broken", ["transfer", "recompute", "stay", "fail"])
 def test_a_transfer_that_breaks_off_leads_where_the_policy_says(broken: str) -> None:
     """Every transfer breaks off; where it is tried once more, each attempt does with one chance in two."""

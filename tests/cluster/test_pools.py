@@ -256,9 +256,9 @@ def test_without_instances_of_its_own_a_tier_waits_for_nobody_elses() -> None:
             "decode instances have none",
         ),
         (
-            {"layout": "split", "prefill": "p", "borrow_tokens": 9, "rebalance": {}},
-            "pools.rebalance",
-            "cannot be used beside borrow_tokens",
+            {"layout": "replicas", "scale": {"least": 3}, "tiers": {"a": {"groups": "d"}}},
+            "pools.scale.least",
+            "is 3, but the target has 2 instances for other tiers",
         ),
         ({"layout": "replicas", "tiers": {"a": {"groups": "x"}}}, "pools.tiers.a.groups", "no group 'x'"),
         (

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from scheduler_core.testing.builders import play_cluster, policy_spec, profile, 
 from scheduler_core.types.cluster_records import Routed, Scaled
 from scheduler_core.types.records import Finished
 from scheduler_core.types.time import NS_PER_S
+from tests.cluster.test_outages import audited
 from tests.cluster.test_replicas import summary_of
 
 COLD = {"place_s": 1, "image_s": 0, "weights_s": 2, "graphs_s": 0}
@@ -68,6 +70,15 @@ def test_a_drained_instance_ends_what_it_has_and_gets_nothing_new() -> None:
         (at_ for at_, index_, power in powers(sink) if index_ == index and power == "on" and at_ > at), default=1e9
     )
     assert not [r for r in sink.of(Routed) if r.instance == index and at < r.at_ns / NS_PER_S < back]
+
+
+def test_instances_of_a_pool_that_does_not_scale_are_held_all_the_time() -> None:
+    """Decode has one of two instances on, prefill (2 and 3) does not scale: three are held from 0 to the end."""
+    spec = policy_spec("vllm_v1", pools__layout="split", pools__prefill=("p",), pools__scale_decode={"least": 1})
+    _, sink, cluster = play_cluster(spec, [request(0, 4, 10), request(1, 4, 10)], {"d": 2, "p": 2}, target=SLOW)
+    summary = audited(sink, cluster, 2, 1000)
+    hours, window_s = summary.metrics["device_hours"].value, summary.metrics["window_s"].value
+    assert hours == pytest.approx(3 * window_s / 3600)
 
 
 @settings(max_examples=40, deadline=None)
