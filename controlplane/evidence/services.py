@@ -62,17 +62,19 @@ def last_seq(*, run_id: str, attempt: int) -> int:
 def store_segment(*, run_id: str, attempt: int, number: int, path: Path, records: int, sha256: str) -> Segment:
     """Upload closed segment ``number``; stored once, however often it is handed in.
 
-    `FencedError` when the attempt is not current, ``ValueError`` when the file is not what its digest says.
+    `FencedError` when the attempt is not current, ``ValueError`` when the file is not what its digest says
+    or the attempt has stored another under that number (R33).
     """
     held_run(run_id=run_id, attempt=attempt)
     known = Segment.objects.filter(run_id=run_id, attempt=attempt, number=number).first()
-    if known is not None and known.sha256 == sha256:
+    if known is not None:
+        _unchanged(known, f"segment {number}", sha256)
         return known
     name, size = _upload(run_id=run_id, attempt=attempt, name=f"segment-{number:06d}.jsonl", path=path, sha256=sha256)
     with transaction.atomic():
         held_run(run_id=run_id, attempt=attempt)
         fields = {"file": name, "bytes": size, "records": records, "sha256": sha256}
-        return Segment.objects.update_or_create(run_id=run_id, attempt=attempt, number=number, defaults=fields)[0]
+        return Segment.objects.get_or_create(run_id=run_id, attempt=attempt, number=number, defaults=fields)[0]
 
 
 def store_artifact(*, run_id: str, attempt: int, name: str, path: Path, sha256: str) -> Artifact:
@@ -84,13 +86,23 @@ def store_artifact(*, run_id: str, attempt: int, name: str, path: Path, sha256: 
         raise ValueError(f"{name!r} is not the name of an artifact, such as requests.parquet or summary.json")
     held_run(run_id=run_id, attempt=attempt)
     known = Artifact.objects.filter(run_id=run_id, attempt=attempt, name=name).first()
-    if known is not None and known.sha256 == sha256:
+    if known is not None:
+        _unchanged(known, name, sha256)
         return known
     stored, size = _upload(run_id=run_id, attempt=attempt, name=name, path=path, sha256=sha256)
     with transaction.atomic():
         held_run(run_id=run_id, attempt=attempt)
         fields = {"file": stored, "bytes": size, "sha256": sha256}
-        return Artifact.objects.update_or_create(run_id=run_id, attempt=attempt, name=name, defaults=fields)[0]
+        return Artifact.objects.get_or_create(run_id=run_id, attempt=attempt, name=name, defaults=fields)[0]
+
+
+def _unchanged(known: Segment | Artifact, what: str, sha256: str) -> None:
+    """Rule R33: what an attempt has stored is handed in again as it was; anything else is a ``ValueError``."""
+    if known.sha256 != sha256:
+        raise ValueError(
+            f"R33: {what} of run {known.run_id}, attempt {known.attempt}, is stored with digest {known.sha256[:12]}…; "
+            f"a write with digest {sha256[:12]}… is refused: results are appended, never overwritten"
+        )
 
 
 def _upload(*, run_id: str, attempt: int, name: str, path: Path, sha256: str) -> tuple[str, int]:

@@ -1,9 +1,10 @@
 """The goal: gates declared before the run."""
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from scheduler_core.spec.base import Fraction, Spec
 from scheduler_core.spec.thresholds import ThresholdName
@@ -42,6 +43,22 @@ OF_OFFERED = ("rejection_share", "timeout_share", "degraded_share")
 """Shares of offered requests that may well be 0: their change is a difference, not a ratio."""
 
 
+NO_GATES = {
+    "R3": ("input_", "output_transfer_", "stream_output_", "handoff_", "transfer_", "communication_", "exposed_comm_",
+           "hidden_comm_", "network_wait_", "overlap_ratio"),
+    "R16": ("pool_utilisation", "device_busy_", "batch_utilisation", "prefill_pool_", "decode_pool_"),
+}  # fmt: skip
+"""Beginnings of figures that explain a result and are no goal: moving data (R3), and how busy a device is (R16)."""
+
+
+def _can_be_a_gate(name: Any) -> Any:
+    for rule, stems in NO_GATES.items():
+        if isinstance(name, str) and name.startswith(stems):
+            why = "it explains a gain and is none" if rule == "R3" else "utilisation alone decides nothing"
+            raise ValueError(f"{rule}: {name} cannot be a gate, {why}; gate a latency, a rate or a cost")
+    return name
+
+
 class GoalSpec(Spec):
     """One primary metric with a margin, and guards with non-inferiority margins."""
 
@@ -66,6 +83,18 @@ class GoalSpec(Spec):
         description="Numbers that the diagnosis compares with, where they are not to be the defaults; each finding "
         "prints those it used.",
     )
+
+    @field_validator("primary", mode="before")
+    @classmethod
+    def _primary_decides(cls, name: Any) -> Any:
+        return _can_be_a_gate(name)
+
+    @field_validator("guard", mode="before")
+    @classmethod
+    def _guards_decide(cls, guard: Any) -> Any:
+        for name in guard if isinstance(guard, Mapping) else ():
+            _can_be_a_gate(name)
+        return guard
 
     @model_validator(mode="after")
     def _looks_rise(self) -> Self:

@@ -45,6 +45,7 @@ def obstacles(pairs: Sequence[Pair], change: Difference, *, kind: str, outputs: 
         "R28": _targets(pairs),
         "R40": _machines(pairs),
         "R39": [*_quality(pairs), *_lengths(pairs), *_outputs(pairs, outputs)],
+        "R37": _conditions_vary(pairs),
         "R30": _no_effect(pairs, change, kind=kind),
     }
     return [named(rule, sentence) for rule, sentences in found.items() for sentence in sentences]
@@ -142,6 +143,26 @@ def _machines(pairs: Sequence[Pair]) -> list[str]:
             shown = [f"{key} {base.fingerprint.get(key)} and {candidate.fingerprint.get(key)}" for key in keys]
             found.add(f"the machines differ: {join(shown)}")
     return sorted(found)
+
+
+def _conditions_vary(pairs: Sequence[Pair]) -> Iterator[str]:
+    """A conclusion holds for the conditions that it names, so that all its pairs were made under the same ones."""
+    first = _circumstances(pairs[0][0])
+    for base, _ in pairs[1:]:
+        here = _circumstances(base)
+        apart = [key for key in sorted(first.keys() | here.keys()) if first.get(key) != here.get(key)]
+        if apart:
+            shown = [f"{key} {first.get(key)} and {here.get(key)}" for key in apart]
+            yield (
+                f"repeats {pairs[0][0].repeat} and {base.repeat} were made under different conditions ({join(shown)}); "
+                "a conclusion names one machine and one target"
+            )
+
+
+def _circumstances(run: RunSummary) -> dict[str, object]:
+    """What a conclusion from a run is bound to."""
+    machine = {key: value for key, value in run.fingerprint.items() if key != NOTES}
+    return {**machine, "level": run.level, "target": run.target}
 
 
 def _quality(pairs: Sequence[Pair]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import Pair
 from scheduler_core.verdict.question import Question
 from scheduler_core.verdict.sequential import look_at
+from scheduler_core.verdict.single_instance import RULE, instances, single_records
 
 FAR_OFF = 0.1
 """Hit shares further apart than this say that the replay is not the traffic that was logged."""
@@ -24,8 +25,13 @@ LEVELS = {
 }
 
 
-def conditions(question: Question, pairs: Sequence[Pair], change: Difference, *, exact: bool) -> list[str]:
-    """Sentences: what was varied, on what, with which traffic, how often, and what was not complete."""
+def conditions(
+    question: Question, pairs: Sequence[Pair], change: Difference, *, exact: bool, runs: Sequence[RunSummary]
+) -> list[str]:
+    """Sentences: what was varied, on what, with which traffic, how often, and what was not complete.
+
+    ``runs`` are all of the experiment, among which a record of a single instance may be.
+    """
     found = [f"varied: {change.sentence()}"]
     if not pairs:
         return found
@@ -36,7 +42,7 @@ def conditions(question: Question, pairs: Sequence[Pair], change: Difference, *,
         f"for {LEVELS.get(run.level, run.level)}{f' ({machine})' if machine else ''}, {_instances(run)}; it says "
         "nothing about other models, hardware or topologies"
     )
-    found += _single_instance(pairs)
+    found += _single_instance(pairs, runs)
     digests = sorted({short(pair[0].plan_digest) for pair in pairs})
     asked = f"{run.measured} measured of {run.offered} requests per run{_rate(pairs)}"
     found.append(f"traffic: plan {', '.join(digests)}, {asked}")
@@ -115,19 +121,25 @@ def _account(runs: Sequence[RunSummary]) -> str:
     return account(sum(run.offered for run in runs), outcomes, unsent).sentence()
 
 
-def _single_instance(pairs: Sequence[Pair]) -> list[str]:
+def _single_instance(pairs: Sequence[Pair], runs: Sequence[RunSummary]) -> list[str]:
     """R23: what several instances or devices gain is measured from a single one."""
-    if not all(_several(run) for pair in pairs for run in pair):
-        return []
-    return [
-        "R23: neither arm is a single instance on one device, so this says nothing about what several of them gain "
-        "over one; play the policy on one first"
-    ]
+    compared = [run for pair in pairs for run in pair]
+    if min(map(instances, compared)) > 1:
+        singles = single_records(runs, (run.plan_digest for run in compared))
+        if not singles:
+            return [f"{RULE}: no arm is a single instance, so nothing several of them gain over one can be accepted"]
+        return [f"{RULE}: beside a record of a single instance on this plan, arm {singles[0].arm}"]
+    if all(_several_devices(run) for run in compared):
+        return [
+            f"{RULE}: both arms spread an instance over several devices, so this says nothing about what these gain "
+            "over one"
+        ]
+    return []
 
 
-def _several(run: RunSummary) -> bool:
+def _several_devices(run: RunSummary) -> bool:
     spread = run.metrics.get("collective_ms")
-    return sum(pool.instances for pool in run.pools.values()) > 1 or (spread is not None and spread.value is not None)
+    return spread is not None and spread.value is not None
 
 
 def _looks(question: Question, pairs: int) -> list[str]:

@@ -35,6 +35,7 @@ from scheduler_core.verdict.schema import (
     Verdict,
 )
 from scheduler_core.verdict.sequential import look_at
+from scheduler_core.verdict.single_instance import held_back
 from scheduler_core.verdict.watches import watches
 from scheduler_core.verdict.wording import percent
 
@@ -76,6 +77,7 @@ class _Comparing:
         self.question = question
         self.candidate = candidate
         self.outputs = outputs
+        self.runs = runs
         self.base_runs = usable(runs, question.baseline)
         self.candidate_runs = usable(runs, candidate)
         repeats = sorted(self.base_runs.keys() & self.candidate_runs.keys())
@@ -133,6 +135,7 @@ class _Comparing:
             ruling = rule(gates[0], [*gates[1:], *watched], pairs=len(self.pairs), exact=self.exact)
         if goal.looks and look is None and not self.exact:
             ruling = Ruling(Decision.TUNE, f"the first look needs {goal.looks[0]} pairs, there are {len(self.pairs)}")
+        ruling = held_back(ruling, [run for pair in self.pairs for run in pair], self.runs)
         return self._comparison(ruling=ruling, gates=[*gates, *watched], found=found)
 
     def _steps(self, ruling: Ruling, found: Sequence[Claim], gates: Sequence[Gate]) -> list[NextStep]:
@@ -172,7 +175,7 @@ class _Comparing:
             gates=list(gates),
             effects=effects(self.pairs, self.change, exact=self.exact, confidence=goal.confidence) if decided else [],
             why=why(self.pairs, self.change) if decided else [],
-            conditions=conditions(self.question, self.pairs, self.change, exact=self.exact),
+            conditions=conditions(self.question, self.pairs, self.change, exact=self.exact, runs=self.runs),
             next_steps=with_findings(steps, findings),
             diagnosis=findings,
             next_look=further_look(goal.looks, len(self.pairs), ruling, gates) if ruling and decided else None,

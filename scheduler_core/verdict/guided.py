@@ -17,6 +17,7 @@ from scheduler_core.spec.studies import GuidedSpec
 from scheduler_core.spec.variants import turned
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.verdict.schema import Comparison, Decision, Verdict
+from scheduler_core.verdict.single_instance import SINGLE, with_single_instance
 
 Allows = Callable[[PolicySpec], bool]
 
@@ -120,7 +121,8 @@ def stage_experiment(
     form = asked.canonical()
     del form["start"]
     name = f"{asked.name} {number + 1} {STAGES[number].name}"[:64]
-    return parse(ExperimentSpec, {**form, "name": name, "arms": arms, "baseline": "baseline"})
+    spec = parse(ExperimentSpec, {**form, "name": name, "arms": arms, "baseline": "baseline"})
+    return parse(ExperimentSpec, with_single_instance(spec)) if len(arms) > 1 else spec
 
 
 def _variants(asked: GuidedSpec, stage: Stage, base: PolicySpec) -> dict[str, PolicySpec]:
@@ -148,7 +150,11 @@ def outcome(spec: ExperimentSpec, verdict: Verdict) -> PolicySpec:
 
 def chosen_arm(spec: ExperimentSpec, verdict: Verdict) -> str:
     """Name of the arm that `outcome` takes."""
-    accepted = [found for found in verdict.comparisons if found.decision is Decision.ACCEPT]
+    accepted = [
+        found
+        for found in verdict.comparisons
+        if found.decision is Decision.ACCEPT and found.candidate != SINGLE  # a record for the others, no proposal
+    ]
     return max(accepted, key=_gain).candidate if accepted else spec.baseline
 
 

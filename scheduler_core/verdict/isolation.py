@@ -19,6 +19,7 @@ from scheduler_core.verdict.pairs import Changes, Pair, bounded, changes, change
 from scheduler_core.verdict.schema import (
     EXIT_CODES,
     EXIT_NOT_COMPARABLE,
+    SUBMIT,
     ArmIsolation,
     Decision,
     Gate,
@@ -27,6 +28,7 @@ from scheduler_core.verdict.schema import (
     NextStep,
     Verdict,
 )
+from scheduler_core.verdict.single_instance import held_back, single_arm_first
 from scheduler_core.verdict.wording import amount, percent, within
 
 RATIO = "isolation_ratio"
@@ -58,7 +60,8 @@ class _Isolation:
         self.names = [spec.baseline, *([candidate] if candidate else [])]
         self.censored = self.asked.metric.replace("_ms", "_censored_ms")
         fewer, more = (points.get(float(times), ()) for times in self.asked.others)
-        self.exact = all(noise_free(run) for run in (*fewer, *more))
+        self.runs = [*fewer, *more]
+        self.exact = all(noise_free(run) for run in self.runs)
         self.pairs = {name: _pairs(usable(fewer, name), usable(more, name)) for name in self.names}
         self.shifts = {name: self._changes(list(self.pairs[name].values())) for name in self.names}
 
@@ -71,6 +74,8 @@ class _Isolation:
             return self._verdict(arms, None, f"not comparable: {hindered[0]}", hindered=hindered)
         gates = judge(self._claims(), self.spec.goal.confidence)
         ruling = rule(gates[0], gates[1:], pairs=len(self._shared()), exact=self.exact)
+        compared = [run for pairs in self.pairs.values() for pair in pairs.values() for run in pair]
+        ruling = held_back(ruling, compared, self.runs)
         return self._verdict(arms, ruling, f"{ruling.decision}: {ruling.reason}; {arms[1].sentence}", gates=gates)
 
     def _changes(self, pairs: Sequence[Pair]) -> Changes:
@@ -137,13 +142,16 @@ class _Isolation:
 
     def _steps(self, ruling: Ruling | None) -> list[NextStep]:
         """More repeats while the answer is open."""
+        first = single_arm_first(self.spec, ruling) if ruling is not None else None
+        if first is not None:
+            return [first]
         count = max(LEAST_PAIRS, 2 * self.spec.repeats)
         if ruling is None or ruling.decision is not Decision.TUNE or count > 100:
             return []
         form = {**self.spec.model_dump(mode="json", exclude_none=True), "repeats": count}
         because = "the interval of the ratio narrows with the number of repeats"
         return [NextStep(title=f"{count} repeats", because=because, experiment=form,
-                         command="headway submit next.yaml --wait")]  # fmt: skip
+                         command=SUBMIT)]  # fmt: skip
 
     def _verdict(
         self,

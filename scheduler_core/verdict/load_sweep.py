@@ -21,17 +21,18 @@ from scheduler_core.verdict.pairs import Changes, Pair, log_ratio, noise_free, t
 from scheduler_core.verdict.schema import (
     EXIT_CODES,
     EXIT_NOT_COMPARABLE,
+    SUBMIT,
     Decision,
     Gate,
     NextStep,
     SweepVerdict,
     Verdict,
 )
+from scheduler_core.verdict.single_instance import held_back, single_arm_first
 from scheduler_core.verdict.wording import digits
 
 GOODPUT = "goodput_per_device_rps"
 GOODPUT_MARGIN = -0.02
-_COMMAND = "headway submit next.yaml --wait"
 
 Points = Mapping[float, Sequence[RunSummary]]
 Repeats = dict[int, dict[float, RunSummary]]
@@ -128,6 +129,8 @@ class _Sweep:
             self.asked.confidence,
         )
         ruling = rule(gates[0], gates[1:], pairs=len(self.repeats), exact=self.exact)
+        compared = [run for name in self.names for loads in self.arms[name].values() for run in loads.values()]
+        ruling = held_back(ruling, compared, [run for runs in self.points.values() for run in runs])
         base, other = self.found
         headline = f"{ruling.decision}: {other.sentence}; {base.sentence}; {ruling.reason}"
         return self._verdict(ruling, headline, gates=gates, steps=self._after(ruling))
@@ -150,11 +153,14 @@ class _Sweep:
     def _after(self, ruling: Ruling) -> list[NextStep]:
         """More repeats while the ratio is undecided, else the load where the better arm bends, as an experiment."""
         spec = self.asked.spec
+        first = single_arm_first(spec, ruling)
+        if first is not None:
+            return [first]
         if ruling.decision is Decision.TUNE and spec is not None:
             count = max(LEAST_PAIRS, 2 * len(self.repeats))
             form = _form(spec, {"repeats": count})
             because = "the interval of the capacity ratio narrows with the number of repeats"
-            return [NextStep(title=f"{count} repeats", because=because, experiment=form, command=_COMMAND)]
+            return [NextStep(title=f"{count} repeats", because=because, experiment=form, command=SUBMIT)]
         carried = self.found[0].capacity
         if spec is None or carried is None:
             return []
@@ -163,7 +169,7 @@ class _Sweep:
             mode="json", exclude_unset=True, exclude_none=True)}  # fmt: skip
         because = "where the baseline just meets its objectives the arms differ most"
         title = f"the arms at {digits(load)} {self.asked.unit}"
-        return [NextStep(title=title, because=because, experiment=form, command=_COMMAND)]
+        return [NextStep(title=title, because=because, experiment=form, command=SUBMIT)]
 
     def _other_loads(self) -> list[NextStep]:
         """The same sweep over loads that reach beyond the side on which a capacity was not resolved."""
@@ -180,7 +186,7 @@ class _Sweep:
         form = _form(spec, {"sweep": {"loads": wanted, "attainment": self.asked.attainment}})
         shown = ", ".join(digits(load) for load in wanted)
         because = "a capacity lies outside the loads played"
-        return [NextStep(title=f"loads {shown}", because=because, experiment=form, command=_COMMAND)]
+        return [NextStep(title=f"loads {shown}", because=because, experiment=form, command=SUBMIT)]
 
     def _verdict(
         self,

@@ -14,11 +14,11 @@ from scheduler_core.verdict.gates import LEAST_PAIRS, Claim
 from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import pairs_needed
 from scheduler_core.verdict.question import Question
-from scheduler_core.verdict.schema import Decision, Finding, Gate, NextStep
+from scheduler_core.verdict.schema import SUBMIT, Decision, Finding, Gate, NextStep
+from scheduler_core.verdict.single_instance import single_arm_first
 
 MOST_PAIRS = 100
 LOAD_FACTOR = 1.25
-_COMMAND = "headway submit next.yaml --wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,9 @@ def next_steps(
     """What to run next after ``ruling``, most useful first; ``policy`` is the candidate's, resolved."""
     if ruling.decision is Decision.ACCEPT:
         return [more_load(question, "find the load at which each arm breaks its objectives")]
+    single = single_arm_first(question.spec, ruling)
+    if single is not None:
+        return [single]
     elsewhere = [more_load(question, "look for a load at which the arms differ")]
     if ruling.decision is Decision.REJECT:
         no_gain = gates[0].state == "failed" and gates[0].label != "worse"
@@ -125,7 +128,7 @@ def one_layer_at_a_time(question: Question, change: Difference, candidate: str) 
         title="one layer at a time",
         because=f"{change.layer} changed together; a layer is credited only by arms that change it alone",
         experiment=form,
-        command=_COMMAND,
+        command=SUBMIT,
     )
 
 
@@ -175,7 +178,7 @@ def _more_pairs(question: Question, found: Sequence[Claim], gates: Sequence[Gate
             if have > 1
             else f"one pair shows no spread; from {LEAST_PAIRS} pairs on a decision is possible",
             experiment=form,
-            command=_COMMAND if form else "",
+            command=SUBMIT if form else "",
         )
     ]
 
@@ -195,7 +198,7 @@ def _next_look(question: Question, ruling: Ruling, found: Sequence[Claim], gates
             title=f"the next declared look, at {following} pairs",
             because=f"{', '.join(undecided) or 'no gate'} is undecided after {have} pairs",
             experiment=form,
-            command=_COMMAND if form else "",
+            command=SUBMIT if form else "",
         )
     ]
 
@@ -231,7 +234,7 @@ def turned(question: Question, arm: str, policy: Mapping[str, Any], knob: Knob, 
         title=knob.words(arm, value, new),
         because=f"{knob.why}; evidence: {evidence}",
         experiment=form,
-        command=_COMMAND,
+        command=SUBMIT,
     )
 
 
@@ -247,7 +250,7 @@ def more_load(question: Question, because: str) -> NextStep:
         title=f"the same arms at {LOAD_FACTOR:g} times the load" if changed else "the same arms on other traffic",
         because=because,
         experiment=form,
-        command=_COMMAND if form else "",
+        command=SUBMIT if form else "",
     )
 
 

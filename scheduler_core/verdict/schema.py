@@ -18,6 +18,8 @@ class Decision(StrEnum):
 
 EXIT_CODES = {Decision.ACCEPT: 0, Decision.TUNE: 10, Decision.REJECT: 20}
 EXIT_NOT_COMPARABLE = 30
+SUBMIT = "headway submit next.yaml --wait"
+"""How a next experiment is run, once its form is in a file."""
 
 
 class Interval(Spec):

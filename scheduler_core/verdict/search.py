@@ -13,6 +13,7 @@ from scheduler_core.spec.studies import SearchSpec
 from scheduler_core.spec.variants import turned
 from scheduler_core.verdict.pairs import log_ratio
 from scheduler_core.verdict.pareto import Way, pareto
+from scheduler_core.verdict.single_instance import with_single_instance
 from scheduler_core.verdict.wording import amount
 
 THROUGHPUT = "throughput_finished_tokens_per_s"
@@ -80,7 +81,7 @@ def confirmation(spec: SearchSpec, result: SearchResult) -> ExperimentSpec | Non
     confirm = spec.confirm.canonical()
     del confirm["best"]
     form = {**confirm, "name": f"{spec.name} confirmed", "workload": spec.workload.canonical(), "arms": arms}
-    return parse(ExperimentSpec, {**form, "baseline": "baseline"})
+    return parse(ExperimentSpec, with_single_instance(parse(ExperimentSpec, {**form, "baseline": "baseline"})))
 
 
 def _best(spec: SearchSpec, front: Sequence[Trial], better: dict[str, Way]) -> list[int]:

@@ -20,6 +20,7 @@ from scheduler_core.verdict.guided import (
     stage_experiment,
 )
 from scheduler_core.verdict.pareto import pareto
+from scheduler_core.verdict.single_instance import SINGLE
 from tests.verdict.arms import arms, experiment
 
 ASKED = parse(GuidedSpec, {"name": "tuning", "workload": experiment().workload.canonical(), "target": {"modelled": {}}})
@@ -70,7 +71,8 @@ def test_every_variant_is_a_policy_that_can_be_played(stage: int) -> None:
     replicas = {"policy": "vllm_v1", "pools": {"layout": "replicas"}, "batch": {"token_budget": 777}}
     static = {"policy": "static", "pools": {"layout": "replicas"}}
     spec = stage_experiment(asked, stage, parse(PolicySpec, replicas if stage else static))
-    assert len(spec.arms) == 1 + len(STAGES[stage].variants)
+    assert set(spec.arms) == {"baseline", *STAGES[stage].variants, SINGLE}
+    assert spec.arms[SINGLE].pools.hold == {"back": 1, "front": 0}
     for policy in spec.arms.values():
         check_playable(policy, asked.target, choose_profile("auto", [], where="profile"))
 
