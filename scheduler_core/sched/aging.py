@@ -1,21 +1,25 @@
 """Queues whose head may change by time alone."""
 
 import heapq
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.waiting import ArrivalQueue, Numbers, Queue, WaitingQueue
 from scheduler_core.types.time import Ns
 
 
-@runtime_checkable
-class Timed(Protocol):
+class Timed(Queue):
     """A queue whose head may change by time alone."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def begin(self, now_ns: Ns) -> None:
         """Time has come to ``now_ns``."""
 
+    @abstractmethod
     def wake_ns(self) -> Ns | None:
         """When the head may change by time alone."""
 
@@ -26,7 +30,7 @@ class _Age(NamedTuple):
     request: LiveRequest
 
 
-class AgedQueue:
+class AgedQueue(Timed):
     """The order of another queue, but who has waited for ``bound_ns`` comes first, the longest waiting of them.
 
     Bound on starvation, for any inner order: once a request has waited ``bound_ns`` it is passed by nobody who entered
@@ -56,9 +60,9 @@ class AgedQueue:
     def __iter__(self) -> Iterator[LiveRequest]:
         """In queue order now. O(n log n)."""
         due = [age for age in sorted(self._entered.values()) if age.entered_ns + self._bound_ns <= self._now_ns]
-        yield from (age.request for age in due)
+        yield from [age.request for age in due]
         first = {age.request.id for age in due}
-        yield from (request for request in self._inner if request.id not in first)
+        yield from [request for request in self._inner if request.id not in first]
 
     def push(self, request: LiveRequest, key: tuple[int, ...]) -> None:
         self._enter(request)
@@ -148,7 +152,7 @@ class AgedQueue:
         return None
 
 
-class HeldQueue:
+class HeldQueue(Timed):
     """Another queue, behind a bench: who is held back waits, but is no candidate before its time.
 
     Nobody is lost: all who are held are let in at their times, in order of time and submission. O(log n).
@@ -172,7 +176,7 @@ class HeldQueue:
     def __iter__(self) -> Iterator[LiveRequest]:
         """Candidates in queue order, then those held back by time."""
         yield from self.inner
-        yield from (entry[2] for entry in sorted(self._bench, key=lambda e: e[:2]) if self._valid(entry))
+        yield from [entry[2] for entry in sorted(self._bench, key=lambda e: e[:2]) if self._valid(entry)]
 
     def hold(self, request: LiveRequest, key: tuple[int, ...], until_ns: Ns) -> None:
         """Keep ``request`` back until ``until_ns``; then it enters by ``key``."""

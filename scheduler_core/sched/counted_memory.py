@@ -7,16 +7,16 @@ from scheduler_core.kv.prefix import Hits
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.decisions import Deferral
-from scheduler_core.sched.memory import NO_MOVES, blocks_for, use_pledge
+from scheduler_core.sched.memory import NO_MOVES, Memory, blocks_for, use_pledge
 from scheduler_core.types.errors import CallerError, LawError
 from scheduler_core.types.plan import Grant, Moves
 from scheduler_core.types.reasons import Defer
 
 
-class NamelessBlocks:
+class NamelessBlocks(Memory):
     """What pools have in common whose blocks have no identity: no tables for kernels, no host pool, no marks."""
 
-    __slots__ = ("block_size", "by_member", "host", "pledged")
+    __slots__ = ()
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -64,6 +64,10 @@ class CountedMemory(NamelessBlocks):
     """Blocks as numbers: enough where nothing is cached and no kernel writes, and O(1) per step for a cohort."""
 
     __slots__ = ("_fenced", "cached", "free", "total")
+
+    cached: int
+    free: int
+    total: int
 
     def __init__(self, *, blocks: int, block_size: int) -> None:
         super().__init__(block_size)

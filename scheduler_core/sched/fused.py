@@ -14,7 +14,8 @@ from scheduler_core.sched.memory import Memory
 from scheduler_core.sched.plan import FusedStep
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.resetting import due_reset
-from scheduler_core.sched.undisturbed import Undisturbed, World, may_be_undisturbed
+from scheduler_core.sched.undisturbed import Undisturbed, may_be_undisturbed
+from scheduler_core.sched.world import World
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.time import Ns
 

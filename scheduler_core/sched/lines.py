@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from scheduler_core.request.live import LiveRequest
-from scheduler_core.sched.aging import AgedQueue, HeldQueue
+from scheduler_core.sched.aging import AgedQueue, HeldQueue, Timed
 from scheduler_core.sched.decisions import Place
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.waiting import ArrivalQueue, Numbers, Queue, WaitingQueue
 from scheduler_core.types.time import Ns
 
 
-class Lines:
+class Lines(Timed):
     """One order in a line per tenant; lines that are passed over have no head until `recall`.
 
     The head is the line's head that stands first. With ``rank`` lines order by the rank of their tenant, which may
@@ -47,7 +47,7 @@ class Lines:
         """In queue order now. O(n log n)."""
         if self._rank is None:
             waiting = [(queue.place(request), request) for queue in self._queues.values() for request in queue]
-            yield from (request for _, request in sorted(waiting, key=lambda item: item[0]))
+            yield from [request for _, request in sorted(waiting, key=lambda item: item[0])]
             return
         for tenant in sorted(self._queues, key=self._place):
             yield from self._queues[tenant]
@@ -111,7 +111,7 @@ class Lines:
     def wake_ns(self) -> Ns | None:
         """When the head may change by time alone."""
         aged = [queue.wake_ns() for queue in self._queues.values() if isinstance(queue, AgedQueue)]
-        return min((wake for wake in aged if wake is not None), default=None)
+        return min([wake for wake in aged if wake is not None], default=None)
 
     def _first(self) -> str | None:
         tenants = [tenant for tenant in self._queues if tenant not in self._passed] if self._passed else self._queues

@@ -1,7 +1,7 @@
 """Blocks on behalf of requests: lookup, growth, publication, release."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 from scheduler_core.kv.digest import ChainKeys
 from scheduler_core.kv.host import HostPool
@@ -19,12 +19,14 @@ from scheduler_core.types.plan import BlockCopy, Grant, Moves, Rebind
 from scheduler_core.types.reasons import Defer
 
 
-class Memory(Protocol):
+class Memory(ABC):
     """The pool of an instance, as planner and commit use it. Counts are in blocks.
 
     ``free`` can be allocated now, ``cached`` of them hold something that may be hit, ``clean`` do not; ``used`` are
     leased or fenced. ``pledged`` free blocks are promised to running requests.
     """
+
+    __slots__ = ("block_size", "by_member", "host", "pledged")
 
     block_size: int
     pledged: int
@@ -33,43 +35,57 @@ class Memory(Protocol):
     """Whether `publish_cohort` must hear of every step; else a member that leaves is settled once."""
 
     @property
+    @abstractmethod
     def total(self) -> int: ...
     @property
+    @abstractmethod
     def free(self) -> int: ...
     @property
+    @abstractmethod
     def used(self) -> int: ...
     @property
+    @abstractmethod
     def cached(self) -> int: ...
     @property
+    @abstractmethod
     def clean(self) -> int: ...
     @property
+    @abstractmethod
     def host_used(self) -> int:
         """Host blocks that hold something."""
 
+    @abstractmethod
     def match(self, request: LiveRequest) -> Hits:
         """Cached blocks of the request's beginning; never all of it, so that a first token is computed (V-21).
 
         `TieredHits` where it goes on in host memory, which may hold all of it.
         """
 
+    @abstractmethod
     def found(self, request: LiveRequest) -> tuple[Sequence[int], int]:
         """Identities of the blocks of the request's beginning that could be found, and how many of them are cached."""
 
+    @abstractmethod
     def idle(self, hits: Hits) -> int:
         """How many of ``hits`` are free now, so that adopting them shrinks what can be allocated (V-10)."""
 
+    @abstractmethod
     def adopt(self, request: LiveRequest, hits: Hits) -> None:
         """Start the request's table with found blocks."""
 
+    @abstractmethod
     def grow(self, request: LiveRequest, count: int) -> tuple[int, ...]:
         """Lease ``count`` more blocks; a pledge made at admission is used up first."""
 
+    @abstractmethod
     def grow_member(self, member: LiveRequest) -> None:
         """Lease one more block for a member of the cohort."""
 
+    @abstractmethod
     def grow_cohort(self, cohort: Cohort, count: int, *, publish: bool) -> None:
         """Lease the ``count`` free blocks that the members' next step needs, and index what it fills if ``publish``."""
 
+    @abstractmethod
     def publish(self, request: LiveRequest, tokens: int, *, fence: int | None = None) -> None:
         """Index the blocks filled by the first ``tokens`` positions (V-20, V-22).
 
@@ -77,60 +93,78 @@ class Memory(Protocol):
         copies are free once ``fence`` is lifted (G-23).
         """
 
+    @abstractmethod
     def publish_cohort(self, cohort: Cohort) -> None:
         """Index what the members' step, just come back, has filled."""
 
+    @abstractmethod
     def settle(self, request: LiveRequest) -> None:
         """A member has left the cohort with its numbers written down."""
 
+    @abstractmethod
     def release(self, request: LiveRequest, *, fence: int | None = None) -> int:
         """Give up the request's blocks and pledge; returns how many blocks it held."""
 
+    @abstractmethod
     def lift(self, fence: int) -> None:
         """Nothing touches the blocks behind ``fence`` any more."""
 
+    @abstractmethod
     def pin(self, request: LiveRequest, fence: int) -> int:
         """Lease the blocks of ``request`` once more, until ``fence`` is lifted; how many."""
 
+    @abstractmethod
     def retract(self, request: LiveRequest, tokens: int) -> None:
         """Of what was published of the request, only the blocks filled by the first ``tokens`` positions will be."""
 
+    @abstractmethod
     def trim(self, request: LiveRequest, count: int) -> None:
         """Give up the last ``count`` blocks of the request, which nobody was told of yet."""
 
+    @abstractmethod
     def shared(self, request: LiveRequest, grant: Grant) -> bool:
         """Whether another request leases a block that ``grant`` fills."""
 
+    @abstractmethod
     def swap_out(self, request: LiveRequest, tokens: int) -> Deferral | None:
         """Copy the KV of the first ``tokens`` positions to host blocks and give up the request's blocks.
 
         Where the host pool has too little room, nothing happens and the numbers are returned.
         """
 
+    @abstractmethod
     def swap_in(self, request: LiveRequest) -> None:
         """Lease blocks for what was swapped out, and copy it back; there must be room."""
 
+    @abstractmethod
     def forget_swapped(self, request: LiveRequest) -> None:
         """Give up what a request has in host memory."""
 
+    @abstractmethod
     def evict_ahead(self) -> int:
         """Evict cached content where fewer blocks are clean than the rules want; returns how many blocks held it."""
 
+    @abstractmethod
     def forget(self) -> int:
         """Give up all cached content of device and host because it is void (V-26); returns how many blocks held it."""
 
+    @abstractmethod
     def distrust(self) -> None:
         """A step failed, so that nobody knows what its copies to the host did."""
 
+    @abstractmethod
     def take_moves(self) -> Moves:
         """Copies and changes of tables since the last call, which are those of the plan being made."""
 
+    @abstractmethod
     def free_order(self) -> list[int]:
         """Free blocks, next to be allocated first; empty where blocks have no identity."""
 
+    @abstractmethod
     def check(self, tables: Sequence[Sequence[int]], counts: Sequence[int]) -> None:
         """Conservation over the holders' tables and block counts; `LawError` with every term."""
 
+    @abstractmethod
     def check_host(self, tables: Sequence[Sequence[int]]) -> None:
         """Conservation of the host's blocks, given the host tables of swapped requests; `LawError` with every term."""
 
@@ -161,7 +195,7 @@ def use_pledge(memory: Memory, request: LiveRequest, count: int) -> None:
     memory.pledged -= used
 
 
-class BlockMemory:
+class BlockMemory(Memory):
     """Blocks with identities: what kernels and prefix caches need.
 
     Ranges of a request's table, in blocks::
@@ -172,8 +206,7 @@ class BlockMemory:
     """
 
     __slots__ = (
-        "_in", "_index", "_keys", "_ledger", "_marks", "_out", "_rebinds", "_tier", "block_size", "by_member",
-        "caching", "host", "pledged",
+        "_in", "_index", "_keys", "_ledger", "_marks", "_out", "_rebinds", "_tier", "caching",
     )  # fmt: skip
 
     def __init__(self, *, blocks: int, block_size: int, rules: CacheRules, first_block: int = 0) -> None:

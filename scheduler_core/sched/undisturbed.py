@@ -7,9 +7,7 @@ else may be called for, the loop ends before it has changed anything, and the pl
 that they agree is tested step by step.
 """
 
-from collections.abc import Callable
 from dataclasses import MISSING, fields
-from typing import Protocol
 
 from scheduler_core.kv.prefix import Hits
 from scheduler_core.request.lifecycle import State
@@ -21,6 +19,7 @@ from scheduler_core.sched.plan import FusedStep
 from scheduler_core.sched.policy import PolicySet
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.sched.state_view import StateView
+from scheduler_core.sched.world import World
 from scheduler_core.types.plan import Grant, Phase
 from scheduler_core.types.shape import causal_pairs
 from scheduler_core.types.time import Ns
@@ -48,57 +47,6 @@ def may_be_undisturbed(policy: PolicySet) -> bool:
     )
     plain = plain and policy.publish is Publish.AT_GRANT and policy.retain is Retain.REQUEST
     return plain and policy.groups_decodes and not policy.cache.copies and not policy.cache.clean_low
-
-
-class Ends(Protocol):
-    """When members of the cohort emit their last token; ``next_tick`` is the earliest tick at which one does."""
-
-    @property
-    def next_tick(self) -> int: ...
-
-    def schedule(self, member: LiveRequest, left: int) -> None:
-        """A new member has ``left`` tokens to go."""
-
-    def take(self, tick: int) -> list[tuple[LiveRequest, str]]:
-        """Members that have emitted their last token by ``tick``, with the reason of their end; never told again."""
-
-
-class World(Protocol):
-    """What happens around an instance: told and asked by the loop, known to the simulator alone.
-
-    ``next_ns`` is when the next request arrives. A step that would begin at ``stop_ns`` or later is not played, and one
-    that would end at ``bar_ns`` or later may be met by something from outside; both may change while steps are played.
-    ``duration_ns`` is a step's time by (prefill tokens, decoding requests, context tokens, prefill pairs, number,
-    joined), see `scheduler_core.types.shape.StepShape`; ``decode_ns`` by (decoding requests, context tokens, number)
-    where nothing else is in the step; ``decode_line`` gives (a, b, c) by decoding requests where that is
-    ``round(a + b * context tokens + c)``, at least 1. ``observe`` is called for each step before it is completed.
-    """
-
-    next_ns: Ns
-    stop_ns: Ns
-    bar_ns: Ns
-    observe: Callable[[FusedStep, Ns, Ns], None] | None
-
-    @property
-    def ends(self) -> Ends: ...
-    @property
-    def duration_ns(self) -> Callable[[int, int, int, int, int, int], Ns]: ...
-    @property
-    def decode_ns(self) -> Callable[[int, int, int], Ns]: ...
-    @property
-    def decode_line(self) -> Callable[[int], tuple[float, float, float] | None]: ...
-
-    def deliver(self, now_ns: Ns) -> None:
-        """Submit who has arrived by ``now_ns``, as far as the queue wants them."""
-
-    def started(self, request: LiveRequest, at_ns: Ns) -> None:
-        """A request came in."""
-
-    def emitted(self, request: LiveRequest, at_ns: Ns) -> int:
-        """A request outside the cohort emitted a token; returns how many its answer still has."""
-
-    def finished(self, request: LiveRequest, reason: str, at_ns: Ns) -> None:
-        """A request has emitted its last token and is gone."""
 
 
 class Undisturbed:
@@ -247,7 +195,7 @@ class Undisturbed:
         number = state.next_step
         state.next_step = number + 1
         self.planned += 1
-        end_ns = now_ns + world.duration_ns(prefill, decode, context, pairs, number, joined) + wake_ns
+        end_ns = now_ns + world.times.duration_ns(prefill, decode, context, pairs, number, joined) + wake_ns
         if world.bar_ns <= end_ns:
             self.pending = self._step(number, served, sampled), end_ns
             return now_ns
@@ -278,7 +226,12 @@ class Undisturbed:
     def _repeat(self, world: World, now_ns: Ns, wake_ns: Ns) -> Ns:
         """The planned step is the cohort's alone: play it, and the same again until something may change it."""
         state, cohort, memory, ends = self._state, self._cohort, self._memory, world.ends
-        decode_ns, sizes, block_size, by_member = world.decode_ns, cohort.sizes, memory.block_size, self._by_member
+        decode_ns, sizes, block_size, by_member = (
+            world.times.decode_ns,
+            cohort.sizes,
+            memory.block_size,
+            self._by_member,
+        )
         waits = len(state.requests) > len(state.running)
         # A blocked head ignores newcomers.
         until_ns = world.stop_ns if waits and self._patient else min(world.stop_ns, world.next_ns)
@@ -321,7 +274,7 @@ class Undisturbed:
         """
         cohort, sizes, block_size = self._cohort, self._cohort.sizes, self._memory.block_size
         count, context, tick, last = cohort.count, cohort.context_tokens, cohort.tick + 1, world.ends.next_tick
-        line = world.decode_line(count)
+        line = world.times.decode_line(count)
         if line is None:
             return now_ns
         fixed, slope, base = line

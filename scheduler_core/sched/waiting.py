@@ -1,9 +1,10 @@
 """The waiting queue: in the policy's order, with O(log n) insertion and removal at most."""
 
 import heapq
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.types.errors import CallerError
@@ -20,39 +21,54 @@ class Numbers:
         self.front = self.other = 0
 
 
-class Queue(Protocol):
+class Queue(ABC):
     """Requests that wait, in the order in which they are considered."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def __len__(self) -> int: ...
+
+    @abstractmethod
     def __contains__(self, request: LiveRequest) -> bool: ...
+
+    @abstractmethod
     def __iter__(self) -> Iterator[LiveRequest]: ...
 
+    @abstractmethod
     def push(self, request: LiveRequest, key: tuple[int, ...]) -> None:
         """Insert by ``key``, then by arrival sequence."""
 
+    @abstractmethod
     def push_front(self, request: LiveRequest) -> None:
         """Insert before everyone."""
 
+    @abstractmethod
     def push_back(self, request: LiveRequest, key: tuple[int, ...]) -> None:
         """Insert behind all that wait with an equal key."""
 
+    @abstractmethod
     def tenants(self) -> frozenset[str]:
         """Tenants that have requests waiting."""
 
+    @abstractmethod
     def head(self) -> LiveRequest | None:
         """The next request, not removed."""
 
+    @abstractmethod
     def remove(self, request: LiveRequest) -> None:
         """Take ``request`` out; `KeyError` if it does not wait."""
 
+    @abstractmethod
     def take(self) -> Any:
         """Remove the head; returns what `restore` needs to put it back to its place."""
 
+    @abstractmethod
     def restore(self, entry: Any) -> None:
         """Put back an entry that `take` returned; those taken last first."""
 
 
-class ArrivalQueue:
+class ArrivalQueue(Queue):
     """First come, first served, and whoever comes back stands in front: one order, so that no key is compared. O(1)."""
 
     __slots__ = ("_requests",)
@@ -114,7 +130,7 @@ class ArrivalQueue:
             raise CallerError(f"{len(requests)} requests wait, {len(self._requests)} were put in order")
 
 
-class WaitingQueue:
+class WaitingQueue(Queue):
     """A heap with lazy removal. Requests order by (key, arrival sequence); those put in front come before all others.
 
     With ``by_entry`` those of equal keys order by when they entered, not by when they arrived. Removed entries stay in

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from scheduler_core.sched.world import StepTimes
 from scheduler_core.sim.along import along
 from scheduler_core.sim.drafts import Drafts
 from scheduler_core.sim.parallel import Devices
@@ -39,7 +40,7 @@ class StepParts(NamedTuple):
         return self.prepare_ns + self.copy_in_ns + self.device_ns + self.copy_out_ns + self.finish_ns + self.swap_ns
 
 
-class StepCost:
+class StepCost(StepTimes):
     """Step durations of a profile; with a noise seed, a drift of the whole run and a residual of each step.
 
     A step takes the time of host (`spec.target.HostTime`), copies (`spec.target.CopyTime`) and device

@@ -4,10 +4,11 @@ import heapq
 
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.commit import AT_LIMIT, STOPPED
+from scheduler_core.sched.world import Ends
 from scheduler_core.types.time import NEVER
 
 
-class EndTimes:
+class EndTimes(Ends):
     """Last tokens by the cohort's tick. ``next_tick`` is the earliest one, `NEVER` when there is none.
 
     A member that leaves early stays listed; the tick of joining tells it from one that stayed.

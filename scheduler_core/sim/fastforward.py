@@ -118,9 +118,9 @@ class Player:
         begun, world, cohort = self._begun, self._world, self.instance.cohort
         steps = world.ends.next_tick - cohort.tick - (begun is not None)
         alone = begun is None or not begun[0].grants
-        known = self.instance.undisturbed is not None and world.decode_line(cohort.count) is not None
+        known = self.instance.undisturbed is not None and world.times.decode_line(cohort.count) is not None
         if alone and known and steps > 0 and self.instance.steady(steps, newcomers=world.next_ns != NEVER):
-            return due_ns + steps * world.decode_ns(cohort.count, cohort.context_tokens, 0)
+            return due_ns + steps * world.times.decode_ns(cohort.count, cohort.context_tokens, 0)
         return due_ns if begun is not None else due_ns + 1
 
     def report(self) -> FastReport:
@@ -167,7 +167,7 @@ class Player:
         wanted = self._next_change()
         wake = self._cost.wake_ns(self._now - self._busy_until)
         while True:
-            end = self._now + world.decode_ns(decoders, cohort.context_tokens, number) + wake
+            end = self._now + world.times.decode_ns(decoders, cohort.context_tokens, number) + wake
             wake = 0
             if cohort.tick + 1 >= world.ends.next_tick or world.bar_ns <= end:
                 self._complete(FusedStep(number, (), decoders, cohort.context_tokens, True), end)
@@ -278,7 +278,7 @@ class Player:
                 self._begun = None
                 return None
             number += 1
-            end += world.decode_ns(count, cohort.context_tokens, number)
+            end += world.times.decode_ns(count, cohort.context_tokens, number)
         if number != before:
             step = FusedStep(number, (), count, cohort.context_tokens, True)
             instance.during(step)

@@ -1,13 +1,13 @@
 """What happens around an instance in a long simulation: who comes, who gives up, how long answers are, what is kept."""
 
 import heapq
-from collections.abc import Callable
 
 from scheduler_core.drive.cuts import CANCEL, Due, Outside, cut, cuts_of, displace, reset
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.fused import FusedInstance
-from scheduler_core.sched.plan import Ended, FusedStep
+from scheduler_core.sched.plan import Ended
+from scheduler_core.sched.world import World
 from scheduler_core.sim.arrivals import ArrivalStream
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.ends import EndTimes
@@ -19,8 +19,8 @@ from scheduler_core.types.time import NEVER, Ns
 _FINISHED = Outcome.FINISHED.value
 
 
-class SimulatedWorld:
-    """The `scheduler_core.sched.undisturbed.World` of a simulated instance, for whoever plays its steps.
+class SimulatedWorld(World):
+    """The world of a simulated instance, for whoever plays its steps.
 
     ``tracks`` are the open requests, as nobody else knows them. ``rows`` and ``preemptions`` count what has ended.
     ``most_waiting`` is how many requests the queue is given at most before it asks for more. ``cut_ns`` is when the
@@ -36,12 +36,12 @@ class SimulatedWorld:
         outside: Outside,
         prefix_block_size: int,
     ) -> None:
-        self.duration_ns, self.decode_ns, self.decode_line = cost.duration_ns, cost.decode_ns, cost.decode_line
+        self.times = cost
         self.ends = EndTimes()
         self.tracks: dict[int, Track] = {}
         self.rows = self.preemptions = 0
         self.most_waiting = NEVER
-        self.observe: Callable[[FusedStep, Ns, Ns], None] | None = None
+        self.observe = None
         self.arrivals = ArrivalStream(())
         self._instance = instance
         self._displaces = instance.policy.displaces
