@@ -18,8 +18,8 @@ from bench import harness
 from gpu_runner.run.compose import execute
 from gpu_runner.server.client.events import Due, Effort, Event, Over, Wrote
 from gpu_runner.server.client.load import Load
-from gpu_runner.server.client.player import ShardPlan
 from gpu_runner.server.client.prompts import Manner
+from gpu_runner.server.client.shardplan import ShardPlan
 from gpu_runner.server.http.loop import run
 from gpu_runner.server.http.pool import Origin, Pool
 from gpu_runner.server.http.request import ask

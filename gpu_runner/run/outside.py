@@ -10,7 +10,7 @@ from typing import Any
 from gpu_runner.run.playing import Sampler
 from gpu_runner.server.client.events import Chunks, Due, Effort, Event, Failed, Over, Wrote
 from gpu_runner.server.client.load import Load, usable_cores
-from gpu_runner.server.client.player import ShardPlan
+from gpu_runner.server.client.shardplan import ShardPlan
 from gpu_runner.server.observe.observer import Observer
 from gpu_runner.server.opened import open_deployment
 from gpu_runner.server.profiling import profile

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gpu_runner.server.client.load import Load
-from gpu_runner.server.client.player import ShardPlan
+from gpu_runner.server.client.shardplan import ShardPlan
 from gpu_runner.server.http.loop import run
 from gpu_runner.server.http.pool import Origin, Pool
 from gpu_runner.server.http.request import NoAnswerError, ask

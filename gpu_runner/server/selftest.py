@@ -4,8 +4,9 @@ import time
 from dataclasses import dataclass
 
 from gpu_runner.server.client.events import Clock, Effort, Event, Over
-from gpu_runner.server.client.player import Player, ShardPlan
+from gpu_runner.server.client.player import Player
 from gpu_runner.server.client.prompts import Manner
+from gpu_runner.server.client.shardplan import ShardPlan
 from gpu_runner.server.http.loop import run
 from gpu_runner.server.http.pool import Origin
 from gpu_runner.server.mock.behaviour import Behaviour, Scripted

@@ -32,7 +32,7 @@ class Answer:
     def hear(self, *events: tuple[int, Any]) -> "Answer":
         for at, event in events:
             text = event if isinstance(event, str) else f"data: {json.dumps(event)}\n\n"
-            self.exchange.body(text.encode(), at)
+            self.exchange.body([text.encode()], at)
         return self
 
     def done(self, at: int = 999) -> "Answer":
@@ -109,7 +109,7 @@ def test_the_server_s_own_queue_time_is_taken_from_the_usage_chunk() -> None:
         ([chunk("a"), chunk("", "error"), DONE], "stream", "finish reason error"),
         ([chunk("a"), "data: {torn"], "stream", "the stream ended with neither a finish reason nor [DONE]"),
         (["data: nonsense\n\n", DONE], "first_token", "a chunk is not JSON: b'nonsense'"),
-        (["data: 7\n\n", DONE], "first_token", "a chunk is no object: b'7'"),
+        (["data: 7\n\n"], "first_token", "a chunk is not one of a completion (Expected `object`, got `int`): b'7'"),
     ],
 )
 def test_failures_inside_a_200(events: list[Any], stage: str, reason: str) -> None:
@@ -151,7 +151,7 @@ def test_a_connection_lost_after_the_end_is_forgiven_and_before_it_is_not() -> N
 )  # fmt: skip
 def test_answers_that_are_no_stream(status: int, headers: dict[str, str], body: bytes, ending: Ending) -> None:
     answer = Answer(status, headers)
-    answer.exchange.body(body, 1)
+    answer.exchange.body([body], 1)
     assert answer.done().ending == ending
     assert not answer.chunks
 

@@ -18,7 +18,8 @@ from gpu_runner.calibrate.probe.design import Limits, Placed, Point, plan, point
 from gpu_runner.calibrate.probe.reading import Alone, Manners, Read, Streams, measured, read
 from gpu_runner.calibrate.stopping import Stopped
 from gpu_runner.server.client.events import Clock, Event, Over
-from gpu_runner.server.client.player import Player, ShardPlan
+from gpu_runner.server.client.player import Player
+from gpu_runner.server.client.shardplan import ShardPlan
 from gpu_runner.server.http.loop import run
 from gpu_runner.server.opened import Opened, open_deployment
 from scheduler_core.policies.resolving import resolve

@@ -38,16 +38,16 @@ class SendAgenda:
         self.left -= len(found)
         return found
 
-    def coming(self, most: int) -> list[PlannedRequest]:
-        """Up to ``most`` of the requests that are due next, whose bodies can be made ahead."""
-        return [request for _, _, request in heapq.nsmallest(most, self._heap)]
+    def in_order(self) -> list[tuple[Ns, PlannedRequest]]:
+        """What is due by itself, the earliest first, with its time."""
+        return [(at, request) for at, _, request in sorted(self._heap)]
 
-    def ended(self, request: int, at_ns: Ns) -> list[PlannedRequest]:
+    def ended(self, request: int, at_ns: Ns) -> list[tuple[Ns, PlannedRequest]]:
         """``request`` has ended: those that waited for it alone are due after their think time; they are returned."""
         released = self._later.ended(request, at_ns)
         for due_ns, later in released:
             heapq.heappush(self._heap, (due_ns, later.index, later))
-        return [later for _, later in released]
+        return released
 
     def waits_for(self, request: int) -> Sequence[PlannedRequest]:
         """Requests that wait for ``request``."""

@@ -1,15 +1,55 @@
 """What a stream chunk says: how many tokens, the answer's end, its counts, or a failure inside a 200."""
 
 import json
-from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import from_json
+import msgspec
 
 DONE = b"[DONE]"
 
 
-@dataclass
+class _Details(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    """Token counts of the prompt, and of the answer so far."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Delta(msgspec.Struct, gc=False):
+    """What a chat chunk adds: content, or else a thought or a call of a tool, which are output too."""
+
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: Any = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    """One answer's part of a chunk: ``text`` of a completion, or ``delta`` of a chat."""
+
+    text: Any = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    delta: _Delta | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    """The fields of a chunk that are looked at; to decode these alone takes a sixth of the time that all take."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+    metrics: Any = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
 class Heard:
     """Everything an answer has said so far.
 
@@ -17,19 +57,25 @@ class Heard:
     for each chunk with text. ``declared`` are the server's own totals, which decide at the end.
     """
 
-    tokens: int = 0
-    reported: bool = False
-    finish: str | None = None
-    done: bool = False
-    error: str = ""
-    declared: int | None = None
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    queue_ms: float | None = None
-    empty: int = 0
-    keep_answer: bool = False
-    token_ids: list[int] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
+    __slots__ = (
+        "cached_tokens", "declared", "done", "empty", "error", "finish", "keep_answer", "prompt_tokens", "queue_ms",
+        "reported", "text", "token_ids", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, *, keep_answer: bool = False) -> None:
+        self.tokens = 0
+        self.reported = False
+        self.finish: str | None = None
+        self.done = False
+        self.error = ""
+        self.declared: int | None = None
+        self.prompt_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.queue_ms: float | None = None
+        self.empty = 0
+        self.keep_answer = keep_answer
+        self.token_ids: list[int] = []
+        self.text: list[str] = []
 
     def take(self, payload: bytes) -> int:
         """Take one event; how many new tokens it brought. Runs for every chunk, so it looks at no more than it must."""
@@ -37,20 +83,33 @@ class Heard:
             self.done = True
             return 0
         try:
-            data = from_json(payload, cache_strings="keys")  # pydantic's parser: three times as fast as json's
-        except ValueError:
+            chunk = _decode(payload)
+        except msgspec.ValidationError as error:
+            self.error = f"a chunk is not one of a completion ({error}): {payload[:120]!r}"
+            return 0
+        except msgspec.DecodeError:
             self.error = f"a chunk is not JSON: {payload[:120]!r}"
             return 0
-        if type(data) is not dict:
-            self.error = f"a chunk is no object: {payload[:120]!r}"
-            return 0
-        choices, usage = data.get("choices"), data.get("usage")
+        usage, choices = chunk.usage, chunk.choices
+        if chunk.error:
+            self.error = error_text(chunk.error)
         if not choices:
-            self._without_choice(data, usage)
+            self._without_choice(chunk)
             return 0
-        carried = self._choice(choices[0])
-        if usage:
-            total = usage.get("completion_tokens")
+        choice = choices[0]
+        said = choice.text
+        if said is None and choice.delta is not None:
+            said = _of_delta(choice.delta)
+        carried = 1 if said else 0
+        if choice.finish_reason:
+            self.finish = choice.finish_reason
+        if choice.token_ids:
+            self.reported = True
+            carried = len(choice.token_ids)
+        if self.keep_answer:
+            self._keep(said, choice)
+        if usage is not None:
+            total = usage.completion_tokens
             if total is not None:
                 self.reported = True
                 self.declared = total
@@ -62,45 +121,31 @@ class Heard:
         self.tokens += carried
         return carried
 
-    def _choice(self, choice: dict[str, Any]) -> int:
-        if choice.get("finish_reason"):
-            self.finish = choice["finish_reason"]
-        said = choice.get("text")
-        if said is None:
-            said = _of_delta(choice.get("delta") or {})
-        ids = choice.get("token_ids")
-        if self.keep_answer:
-            self.text += [said] if isinstance(said, str) else []
-            self.token_ids += ids or []
-        if ids:
-            self.reported = True
-            return len(ids)
-        return 1 if said else 0
+    def _keep(self, said: Any, choice: _Choice) -> None:
+        """Keep the answer itself, for the turn that follows it."""
+        if isinstance(said, str):
+            self.text.append(said)
+        self.token_ids += choice.token_ids or []
 
-    def _without_choice(self, data: dict[str, Any], usage: dict[str, Any] | None) -> None:
+    def _without_choice(self, chunk: _Chunk) -> None:
         """The usage chunk at the end, or an error object where a chunk was due."""
-        if data.get("error"):
-            self.error = error_text(data["error"])
-        if usage:
-            self._usage(usage)
-        timings = data.get("metrics")
-        if isinstance(timings, dict):
-            self.queue_ms = timings.get("queue_time_ms")
+        if chunk.usage is not None:
+            self._usage(chunk.usage)
+        if isinstance(chunk.metrics, dict):
+            self.queue_ms = chunk.metrics.get("queue_time_ms")
 
-    def _usage(self, usage: dict[str, Any]) -> None:
-        self.prompt_tokens = usage.get("prompt_tokens", self.prompt_tokens)
-        details = usage.get("prompt_tokens_details")
-        if details:
-            self.cached_tokens = details.get("cached_tokens", self.cached_tokens)
-        total = usage.get("completion_tokens")
-        if isinstance(total, int):
-            self.declared = total
+    def _usage(self, usage: _Usage) -> None:
+        if usage.prompt_tokens is not None:
+            self.prompt_tokens = usage.prompt_tokens
+        details = usage.prompt_tokens_details
+        if details is not None and details.cached_tokens is not None:
+            self.cached_tokens = details.cached_tokens
+        if usage.completion_tokens is not None:
+            self.declared = usage.completion_tokens
 
 
-def _of_delta(delta: dict[str, Any]) -> Any:
-    """What a chat chunk says: content, or else a thought or a call of a tool, which are output too."""
-    content = delta.get("content")
-    return content or delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls") or content
+def _of_delta(delta: _Delta) -> Any:
+    return delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls or delta.content
 
 
 def error_text(error: Any) -> str:

@@ -55,19 +55,18 @@ class Exchange:
         self._headers = headers
         self._stream = status == 200 and "text/event-stream" in headers.get("content-type", "")
 
-    def body(self, data: bytes, at_ns: Ns) -> None:
+    def body(self, pieces: list[bytes], at_ns: Ns) -> None:
         if not self._stream:
-            self._bytes += len(data)
+            self._bytes += sum(map(len, pieces))
             if self._bytes <= LARGEST_ERROR:
-                self._body.append(data)
+                self._body += pieces
             return
         take = self.heard.take
-        tokens = 0
-        for payload in self._events.feed(data):
-            tokens += take(payload)
-        if tokens:
-            self.first = True
-            self._on_chunk(at_ns, tokens)
+        for payload in self._events.feed(pieces[0] if len(pieces) == 1 else b"".join(pieces)):
+            tokens = take(payload)
+            if tokens:
+                self.first = True
+                self._on_chunk(at_ns, tokens)
 
     def complete(self, at_ns: Ns) -> None:
         self.end(self._judge(), at_ns)

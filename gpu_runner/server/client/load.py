@@ -9,8 +9,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from gpu_runner.server.client.events import Clock, Event
-from gpu_runner.server.client.player import ShardPlan
 from gpu_runner.server.client.shard import READY, shard_main
+from gpu_runner.server.client.shardplan import ShardPlan
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
 

@@ -6,7 +6,7 @@ import math
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,43 +15,25 @@ from gpu_runner.server.client.agenda import SendAgenda
 from gpu_runner.server.client.effort import LoopWatch
 from gpu_runner.server.client.events import Chunks, Clock, Due, Effort, Event, Over, Wrote
 from gpu_runner.server.client.exchange import Ending, Exchange
-from gpu_runner.server.client.naming import Namer
-from gpu_runner.server.client.prompts import Manner, PromptWriter, Said
+from gpu_runner.server.client.outbox import AHEAD, Outbox
+from gpu_runner.server.client.prompts import Said
+from gpu_runner.server.client.shardplan import ShardPlan, next_turn
 from gpu_runner.server.http.connection import Connection
-from gpu_runner.server.http.pool import ConnectError, Origin, Pool
-from gpu_runner.server.http.request import request_bytes
-from scheduler_core.spec.server import LoadClient
+from gpu_runner.server.http.pool import ConnectError, Pool
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.time import NS_PER_MS, NS_PER_S, Ns
 
 TELL_EVERY_S = 0.05
-AHEAD = 256
 AT_ONCE = 4
-LARGEST_AHEAD_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class ShardPlan:
-    """What one shard plays. ``warm`` connections are opened before the first send, ``limits_ms`` are those of tiers."""
-
-    run: str
-    requests: tuple[PlannedRequest, ...]
-    manner: Manner
-    client: LoadClient
-    origin: Origin
-    headers: Mapping[str, str] = field(default_factory=dict)
-    warm: int = 0
-    feed_back: bool = True
-    limits_ms: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass
+@dataclass(slots=True)
 class _Open:
     """A request between its intended send time and its end."""
 
     planned: PlannedRequest
-    body: bytes
+    data: bytes
     said: Said
     tries: int = 0
     connection: Connection | None = None
@@ -71,14 +53,11 @@ class Player:
         self._clock, self._zero_ns = Clock(0), 0
         self._tell = tell
         self._agenda = SendAgenda(plan.requests)
-        self._namer = Namer(plan.run)
-        self._writer = PromptWriter(plan.manner, _history(plan.requests))
+        self._outbox = Outbox(plan, self._agenda.in_order())
         self._pool = Pool(plan.origin, limit=plan.client.connections)
         self._watch = LoopWatch()
         self._open: dict[int, _Open] = {}
         self._held: deque[_Open] = deque()
-        self._made: dict[int, tuple[bytes, Said]] = {}
-        self._before: dict[int, Said] = {}
         self._events: list[Event] = []
         self._rows = array("q")
         self._over = asyncio.Event()
@@ -88,10 +67,10 @@ class Player:
         self._counts = dict.fromkeys(("reconnects", "retries", "held_back", "fed_back", "not_fed_back"), 0)
 
     async def warm_up(self) -> None:
-        """Open connections and make the first bodies, so that the first sends are no later than the others."""
+        """Open connections and make requests ahead, so that the first sends are no later than the others."""
+        self._outbox.make(AHEAD, -1)
         with contextlib.suppress(ConnectError):  # each request then says so for itself
             await self._pool.warm(self._plan.warm)
-        self._make_some(AHEAD)
 
     async def play(self, clock: Clock) -> None:
         """Send everything and wait for its end, or for `stop`."""
@@ -143,12 +122,13 @@ class Player:
             self._over.set()
 
     def _begin(self, at_ns: Ns, request: PlannedRequest) -> None:
-        body, said = self._made.pop(request.index) if request.index in self._made else self._make(request)
-        item = _Open(request, body, said, keep_answer=self._keeps_answer(request))
+        data, said = self._outbox.take(request)
+        item = _Open(request, data, said, keep_answer=self._keeps_answer(request))
         self._open[request.index] = item
-        self._events.append(Due(request.index, at_ns, max(at_ns, self._now())))
+        now = max(at_ns, self._now())
+        self._events.append(Due(request.index, at_ns, now))
         loop, client = asyncio.get_running_loop(), self._plan.client
-        late_s = (self._now() - at_ns) / NS_PER_S
+        late_s = (now - at_ns) / NS_PER_S
         limit_s = min(client.timeout_s, self._plan.limits_ms.get(request.tier, math.inf) / 1e3)
         item.timers.append(loop.call_later(max(0.0, limit_s - late_s), self._timed_out, item, limit_s))
         if request.cancel_ns is not None:
@@ -184,18 +164,11 @@ class Player:
         self._write(item, connection, time.monotonic_ns() - began)
 
     def _write(self, item: _Open, connection: Connection, connect_ns: Ns) -> None:
-        plan = self._plan
-        headers = {**plan.headers, "x-request-id": self._namer.name(item.planned.index)}
-        data = request_bytes(plan.origin, "POST", plan.manner.path, headers=headers, body=item.body)
         item.connection = connection
         item.chunks = []
-        item.exchange = Exchange(
-            partial(self._chunk, item),
-            partial(self._ended, item),
-            keep_answer=item.keep_answer,
-        )
+        item.exchange = Exchange(partial(self._chunk, item), partial(self._ended, item), keep_answer=item.keep_answer)
         item.tries += 1
-        at = connection.send(data, item.exchange)
+        at = connection.send(item.data, item.exchange)
         self._events.append(Wrote(item.planned.index, self._clock.of(at), item.tries, connect_ns))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -252,14 +225,17 @@ class Player:
         self._flush_rows()
         self._events.append(_over(item, ending, at_ns, tokens, counts))
         self._remember(item, ending)
-        if self._agenda.ended(request.index, at_ns) or not (self._agenda.left or self._open):
+        item.exchange = None  # it knows this item: left in place, only the garbage collector could free the two
+        released = self._agenda.ended(request.index, at_ns)
+        self._outbox.released(released)
+        if released or not (self._agenda.left or self._open):
             self._tick()
 
     def _remember(self, item: _Open, ending: Ending) -> None:
         """Keep what was said for the next turn; the answer too where the server gave it in a usable form."""
         index = item.planned.index
-        self._before.pop(index, None)
-        turns = [later for later in self._agenda.waits_for(index) if _next_turn(item.planned, later)]
+        self._outbox.forget(index)
+        turns = [later for later in self._agenda.waits_for(index) if next_turn(item.planned, later)]
         if not turns or not self._plan.feed_back:
             return
         heard = item.exchange.heard if item.exchange is not None else None
@@ -268,8 +244,9 @@ class Player:
         known = heard is not None and (by_text or len(heard.token_ids) == (heard.declared or heard.tokens))
         self._counts["fed_back" if answered and known else "not_fed_back"] += len(turns)
         if heard is not None and answered and known:
-            said = self._writer.answered(item.said, heard.token_ids, "".join(heard.text))
-            self._before.update((later.index, said) for later in turns)
+            said = self._outbox.writer.answered(item.said, heard.token_ids, "".join(heard.text))
+            for later in turns:
+                self._outbox.follows(later.index, said)
 
     def _use_free_connection(self) -> None:
         while self._held and not self._pool.full:
@@ -298,32 +275,16 @@ class Player:
         self._close(item, Ending(outcome, stage, reason), time.monotonic_ns())
         self._use_free_connection()
 
-    # --- bodies -------------------------------------------------------------------------------------------------
-
-    def _make(self, request: PlannedRequest) -> tuple[bytes, Said]:
-        return self._writer.body(request, self._before.pop(request.index, None))
+    # --- making -------------------------------------------------------------------------------------------------
 
     def _keeps_answer(self, request: PlannedRequest) -> bool:
         waiting = self._agenda.waits_for(request.index)
-        return self._plan.feed_back and any(_next_turn(request, later) for later in waiting)
+        return bool(waiting) and self._plan.feed_back and any(next_turn(request, later) for later in waiting)
 
     async def _make_ahead(self) -> None:
-        """Make the bodies of what is due next while there is time, a few at once so that making delays no send."""
+        """Make what is due next while there is time, a few at once so that making delays no send."""
         while True:
-            await asyncio.sleep(0 if self._make_some(AT_ONCE) else 0.02)
-
-    def _make_some(self, most: int) -> int:
-        """Make up to ``most`` bodies of what is due next; how many."""
-        held = sum(len(body) for body, _ in self._made.values())
-        made = 0
-        for request in self._agenda.coming(AHEAD):
-            if made >= most or held > LARGEST_AHEAD_BYTES:
-                break
-            if request.index not in self._made:
-                self._made[request.index] = self._make(request)
-                held += len(self._made[request.index][0])
-                made += 1
-        return made
+            await asyncio.sleep(0 if self._outbox.make(AT_ONCE, self._now()) else 0.02)
 
     # --- telling ------------------------------------------------------------------------------------------------
 
@@ -361,21 +322,6 @@ def _over(item: _Open, ending: Ending, at_ns: Ns, tokens: int, counts: list[int]
     queue_ns = None if heard.queue_ms is None else round(heard.queue_ms * NS_PER_MS)
     said = (heard.prompt_tokens, heard.cached_tokens, queue_ns, item.exchange.comments, heard.empty, heard.done)
     return Over(*told, *said)
-
-
-def _next_turn(request: PlannedRequest, later: PlannedRequest) -> bool:
-    """Whether ``later`` continues the conversation of ``request``."""
-    return later.session is not None and later.session == request.session and later.turn == request.turn + 1
-
-
-def _history(requests: tuple[PlannedRequest, ...]) -> dict[int, int]:
-    by_index = {request.index: request for request in requests}
-    found = {}
-    for request in requests:
-        for before in map(by_index.get, request.after):
-            if before is not None and _next_turn(before, request):
-                found[request.index] = before.prompt_tokens + before.output_tokens
-    return found
 
 
 def _spread(total: int, chunks: list[int]) -> list[int]:

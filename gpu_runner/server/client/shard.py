@@ -4,18 +4,22 @@ import asyncio
 import gc
 import logging
 import queue
+import sys
 import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
 from gpu_runner.server.client.events import Clock, Event, Failed
-from gpu_runner.server.client.player import Player, ShardPlan
+from gpu_runner.server.client.player import Player
+from gpu_runner.server.client.shardplan import ShardPlan
 from gpu_runner.server.http.loop import run
 from scheduler_core.types.errors import HeadwayError
 
 log = logging.getLogger(__name__)
 
 READY = "ready"
+SWITCH_S = 0.0005  # by default the thread that tells may hold up the one that sends for 5 ms
+COLLECT_AFTER = (20_000, 50, 1_000)  # a request that is over leaves no cycles; a collection is a late send
 
 
 def shard_main(pipe: Connection) -> None:
@@ -27,8 +31,7 @@ def shard_main(pipe: Connection) -> None:
     plan: ShardPlan = pipe.recv()
     teller = threading.Thread(target=_tell, args=(pipe, outgoing), name="shard-teller", daemon=True)
     teller.start()
-    gc.collect()
-    gc.freeze()  # what was built so far lives as long as the run
+    sys.setswitchinterval(SWITCH_S)
     try:
         run(_play(plan, pipe, outgoing))
     except HeadwayError as error:
@@ -44,6 +47,9 @@ async def _play(plan: ShardPlan, pipe: Connection, outgoing: "queue.SimpleQueue[
     loop = asyncio.get_running_loop()
     player = Player(plan, outgoing.put)
     await player.warm_up()
+    gc.collect()
+    gc.freeze()  # what was built so far lives as long as the run
+    gc.set_threshold(*COLLECT_AFTER)
     outgoing.put(READY)
     clock: Clock = await loop.run_in_executor(None, pipe.recv)
     listener = threading.Thread(target=_listen, args=(pipe, loop, player), name="shard-listener", daemon=True)

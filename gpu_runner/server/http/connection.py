@@ -17,8 +17,8 @@ class Receiver(Protocol):
     def head(self, status: int, headers: dict[str, str], at_ns: Ns) -> None:
         """Status line and headers (names in lower case) are in."""
 
-    def body(self, data: bytes, at_ns: Ns) -> None:
-        """The next bytes of the body, as one read of the socket gave them."""
+    def body(self, pieces: list[bytes], at_ns: Ns) -> None:
+        """The next pieces of the body, as one read of the socket gave them; the list is the connection's own."""
 
     def complete(self, at_ns: Ns) -> None:
         """The answer is whole."""
@@ -40,6 +40,8 @@ class Connection(asyncio.Protocol):
         self.got_bytes = False
         self._transport: asyncio.Transport | None = None
         self._receiver: Receiver | None = None
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append  # llhttp's callback: no Python frame for each piece
         self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
@@ -57,6 +59,8 @@ class Connection(asyncio.Protocol):
         self.got_bytes = True
         try:
             self._parser.feed_data(data)
+            if self._pieces:
+                self._hand_over()
         except httptools.HttpParserError as error:
             self._lose(f"not HTTP: {error or type(error).__name__}")
             self.close()
@@ -91,17 +95,20 @@ class Connection(asyncio.Protocol):
         if self._receiver is not None:
             self._receiver.head(self._parser.get_status_code(), headers, self._now)
 
-    def on_body(self, body: bytes) -> None:
-        if self._receiver is not None:
-            self._receiver.body(body, self._now)
-
     def on_message_complete(self) -> None:
+        if self._pieces:
+            self._hand_over()
         receiver, self._receiver = self._receiver, None
         if receiver is None:
             return
         self.answers += 1
         self.reusable = self._parser.should_keep_alive() and not self._until_close
         receiver.complete(self._now)
+
+    def _hand_over(self) -> None:
+        if self._receiver is not None:
+            self._receiver.body(self._pieces, self._now)
+        self._pieces.clear()
 
     # --- the caller ---------------------------------------------------------------------------------------------
 

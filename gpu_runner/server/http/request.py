@@ -37,11 +37,17 @@ def request_bytes(
     origin: Origin, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
 ) -> bytes:
     """A whole request, ready for the socket."""
-    lines = [f"{method} {origin.prefix}{path} HTTP/1.1", f"host: {origin.authority}", "accept: */*"]
-    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    head = head_bytes(origin, method, path, headers or {})
     if body or method == "POST":
-        lines += ["content-type: application/json", f"content-length: {len(body)}"]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+        return head + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    return head + b"\r\n"
+
+
+def head_bytes(origin: Origin, method: str, path: str, headers: Mapping[str, str]) -> bytes:
+    """What requests of one kind begin with: everything up to what a body says of itself."""
+    lines = [f"{method} {origin.prefix}{path} HTTP/1.1", f"host: {origin.authority}", "accept: */*"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, ""]).encode("latin-1")
 
 
 class _UnheardError(NoAnswerError):
@@ -60,12 +66,12 @@ class _Whole:
     def head(self, status: int, headers: dict[str, str], at_ns: Ns) -> None:
         self.answer.status, self.answer.headers = status, headers
 
-    def body(self, data: bytes, at_ns: Ns) -> None:
-        self._bytes += len(data)
+    def body(self, pieces: list[bytes], at_ns: Ns) -> None:
+        self._bytes += sum(map(len, pieces))
         if self._bytes > LARGEST_ANSWER:
             self.lost(f"the answer is larger than {LARGEST_ANSWER} bytes", at_ns)
         else:
-            self._parts.append(data)
+            self._parts += pieces
 
     def complete(self, at_ns: Ns) -> None:
         self.answer.body = b"".join(self._parts)

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from gpu_runner.server.mock.behaviour import Behaviour
@@ -56,6 +57,14 @@ def _tokens(said: Any) -> tuple[int, ...]:
         return tuple(said)
     words = " ".join(str(item.get("content", "")) for item in said) if isinstance(said, list) else str(said)
     return tuple(int.from_bytes(word.encode()[:7], "big") for word in words.split())
+
+
+@lru_cache(maxsize=1024)
+def _after_text(dialect: str, finish: str | None, ids: tuple[int, ...] | None) -> str:
+    """What a choice says after its text, as a server of ``dialect`` lays it out, to the closing brace."""
+    rest = {"logprobs": None, "finish_reason": finish}
+    rest |= {"matched_stop": None} if dialect == "sglang" else {"stop_reason": None}
+    return json.dumps(rest | ({"token_ids": ids} if dialect == "vllm" else {}), separators=(",", ":"))[1:]
 
 
 @dataclass
@@ -115,7 +124,7 @@ class Answer:
         if not self._begun:
             self._begin()
         last = self.emitted >= self.question.max_tokens and self.fault not in _AFTER_TWO
-        ids = list(range(self.emitted - count, self.emitted)) if self.question.token_ids else None
+        ids = tuple(range(self.emitted - count, self.emitted)) if self.question.token_ids else None
         choice = self._choice(" tok" * count, "length" if last else None, ids)
         usage = self.question.usage_always and self.behaviour.usage == "full"
         at = self._event(choice, usage=usage)
@@ -127,34 +136,26 @@ class Answer:
         if self.question.chat or self.behaviour.empty_first_delta:
             self._event(self._choice("", None, None))
 
-    def _choice(self, text: str, finish: str | None, ids: list[int] | None) -> str:
-        choice: dict[str, Any] = {"index": 0}
-        if self.question.chat:
-            choice["delta"] = (
-                {"content": text} if self._begun and self.emitted else {"role": "assistant", "content": text}
-            )
-        else:
-            choice["text"] = text
-        choice |= {"logprobs": None, "finish_reason": finish}
-        choice |= {"matched_stop": None} if self.behaviour.dialect == "sglang" else {"stop_reason": None}
-        if self.behaviour.dialect == "vllm":
-            choice["token_ids"] = ids
-        return json.dumps([choice], separators=(",", ":"))
+    def _choice(self, text: str, finish: str | None, ids: tuple[int, ...] | None) -> str:
+        """The list of choices with its one; ``text`` needs no escapes."""
+        rest = _after_text(self.behaviour.dialect, finish, ids)
+        if not self.question.chat:
+            return f'[{{"index":0,"text":"{text}",{rest}]'
+        role = "" if self._begun and self.emitted else '"role":"assistant",'
+        return f'[{{"index":0,"delta":{{{role}"content":"{text}"}},{rest}]'
 
     def _event(self, choices: str, *, usage: bool = False) -> Ns:
         if self.behaviour.keep_alive_comments:
             self.exchange.write(b": keep-alive\n\n")
-        tail = f',"usage":{json.dumps(self._usage())}' if usage else ""
+        tail = f',"usage":{self._usage()}' if usage else ""
         return self.exchange.write(f'data: {self._head},"choices":{choices}{tail}}}\n\n'.encode())
 
-    def _usage(self) -> dict[str, Any]:
-        prompt = len(self.question.prompt)
-        return {
-            "prompt_tokens": prompt,
-            "total_tokens": prompt + self.emitted,
-            "completion_tokens": self.emitted,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        }
+    def _usage(self) -> str:
+        prompt, said = len(self.question.prompt), self.emitted
+        return (
+            f'{{"prompt_tokens":{prompt},"total_tokens":{prompt + said},"completion_tokens":{said},'
+            f'"prompt_tokens_details":{{"cached_tokens":{self.cached_tokens}}}}}'
+        )
 
     def _finish(self) -> None:
         if not self.question.stream:
@@ -168,9 +169,9 @@ class Answer:
         self._end("length")
 
     def _whole(self) -> None:
-        choice = json.loads(self._choice(" tok" * self.emitted, "length", None))
-        body = json.loads(f"{self._head}}}") | {"object": "text_completion", "choices": choice, "usage": self._usage()}
-        self.exchange.answer(200, json.dumps(body).encode())
+        head = self._head.replace("chat.completion.chunk", "text_completion")
+        choice = self._choice(" tok" * self.emitted, "length", None)
+        self.exchange.answer(200, f'{head},"choices":{choice},"usage":{self._usage()}}}'.encode())
 
     def _break_off(self) -> None:
         if self.fault == "reset":
