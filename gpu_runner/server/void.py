@@ -7,7 +7,7 @@ from scheduler_core.types.quantile import quantile
 from scheduler_core.types.time import NS_PER_MS, NS_PER_S, Ns
 
 MOST_BUSY_SHARE = 0.9
-MOST_RATE_ERROR = 0.02
+MOST_RATE_ERROR = 0.01
 FEWEST_FOR_RATE = 50
 
 
@@ -35,13 +35,18 @@ class Lateness:
         """99th percentile of send delay."""
         return quantile(sorted(self.delays_ns), 0.99) / NS_PER_MS if self.delays_ns else 0.0
 
-    def rates(self) -> tuple[float, float] | None:
-        """(asked, achieved) requests per second from the first to the last; None for too few to tell."""
+    def spans_ns(self) -> tuple[Ns, Ns] | None:
+        """From the first to the last send, as asked and as it was; None for too few to tell a rate by."""
         if len(self._sent) < FEWEST_FOR_RATE:
             return None
         due, sent = [row[0] for row in self._sent], [row[1] for row in self._sent]
         spans = (max(due) - min(due), max(sent) - min(sent))
-        if min(spans) <= 0:
+        return spans if min(spans) > 0 else None
+
+    def rates(self) -> tuple[float, float] | None:
+        """(asked, achieved) requests per second from the first to the last; None for too few to tell."""
+        spans = self.spans_ns()
+        if spans is None:
             return None
         count = (len(self._sent) - 1) * NS_PER_S
         return count / spans[0], count / spans[1]
@@ -57,7 +62,18 @@ def judge(lateness: Lateness, efforts: list[Effort], *, late_ms: float) -> str:
     busiest = max((effort.busiest_share for effort in efforts), default=0.0)
     if busiest > MOST_BUSY_SHARE:
         return f"the load client was saturated: a process of it used {busiest * 100:.0f} % of a core"
-    rates = lateness.rates()
-    if rates is not None and rates[1] / rates[0] < 1 - MOST_RATE_ERROR:
-        return f"asked were {rates[0]:.1f} requests/s, sent were {rates[1]:.1f}: more than 2 % fewer"
-    return ""
+    return _wrong_rate(lateness, late_ms=late_ms)
+
+
+def _wrong_rate(lateness: Lateness, *, late_ms: float) -> str:
+    """Why the achieved rate is not the asked one; a span that is off by no more than one allowed delay says nothing."""
+    spans, rates = lateness.spans_ns(), lateness.rates()
+    if spans is None or rates is None or abs(spans[1] - spans[0]) <= late_ms * NS_PER_MS:
+        return ""
+    off = rates[1] / rates[0] - 1
+    if abs(off) <= MOST_RATE_ERROR:
+        return ""
+    return (
+        f"asked were {rates[0]:.1f} requests/s, sent were {rates[1]:.1f}: {abs(off) * 100:.1f} % "
+        f"{'fewer' if off < 0 else 'more'}, allowed is {MOST_RATE_ERROR * 100:g} %"
+    )
