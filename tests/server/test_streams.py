@@ -1,16 +1,20 @@
 """What the client makes of a stream, byte for byte, with no clock and no network: every figure worked out by hand."""
 
+import asyncio
 import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_runner.server.client.chunks import Heard
 from gpu_runner.server.client.exchange import Ending, Exchange
 from gpu_runner.server.client.sse import EventParser
+from gpu_runner.server.http.connection import Connection
 from scheduler_core.types.reasons import Outcome
 
 STREAM = {"content-type": "text/event-stream; charset=utf-8"}
@@ -166,6 +170,58 @@ def test_events_do_not_depend_on_how_the_network_cut_them(cuts: list[int]) -> No
     events = [event for a, b in pairwise(places) for event in parser.feed(TEXT[a:b])]
     assert events == ['{"a": "é"}'.encode(), b"one\ntwo", b"[DONE]"]
     assert parser.comments == 1 and not parser.torn
+
+
+def on_the_wire(*bodies: bytes, done: bool = True) -> bytes:
+    """A chunked answer as a server puts it on the wire, a transfer chunk for each of ``bodies``."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(body), body) for body in bodies) + (b"0\r\n\r\n" if done else b"")
+
+
+def event(data: Any) -> bytes:
+    return f"data: {json.dumps(data)}\n\n".encode()
+
+
+WIRES = {
+    "counted, several tokens a chunk, with comments and a usage chunk": on_the_wire(
+        event({"choices": [{"delta": {"role": "assistant", "content": ""}}], "usage": {"completion_tokens": 0}}),
+        b": keep-alive\n\n", event(chunk("aé", usage=2)), event(chunk("bcd", "length", usage=5)) + b": ping\n\n",
+        event({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5}}), DONE.encode(),
+    ),
+    "uncounted, two events in one transfer chunk, one event in two": on_the_wire(
+        event(chunk("a")) + event(chunk("b")), event(chunk("c"))[:9], event(chunk("c"))[9:], event(chunk("", "stop"))
+    ),
+    "an error object after a token": on_the_wire(event(chunk("a")), event({"error": "out"}), DONE.encode()),
+    "carriage returns": on_the_wire(event(chunk("a", "stop")).replace(b"\n", b"\r\n"), b"data: [DONE]\r\n\r\n"),
+    "torn off": on_the_wire(event(chunk("a")), event(chunk("b"))[:-1], done=False),
+}  # fmt: skip
+
+
+def heard_of(wire: bytes, cuts: list[int]) -> list[Any]:
+    """Everything that an exchange makes of ``wire``, cut into reads."""
+    answer, connection = Answer(), Connection()
+    connection.connection_made(Mock(spec=asyncio.Transport))
+    connection.send(b"", answer.exchange)
+    places = sorted({0, *(cut % len(wire) for cut in cuts), len(wire)})
+    for a, b in pairwise(places):
+        connection.data_received(wire[a:b])
+    connection.connection_lost(None)
+    heard = answer.exchange.heard
+    said = {name: getattr(heard, name) for name in Heard.__slots__}
+    return [[tokens for _, tokens in answer.chunks], answer.ending, answer.exchange.comments, said]
+
+
+@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
+@given(cuts=st.lists(st.integers(0, 10_000), max_size=40))
+def test_records_do_not_depend_on_how_the_network_cut_the_answer(wire: bytes, cuts: list[int]) -> None:
+    assert heard_of(wire, cuts) == heard_of(wire, []) == heard_of(wire, list(range(len(wire))))
+
+
+def test_an_answer_from_the_wire_by_hand() -> None:
+    """The first wire: chunks of 2 and 3 tokens, an empty one before them, two comments, five tokens declared."""
+    tokens, ending, comments, said = heard_of(next(iter(WIRES.values())), [])
+    assert (tokens, ending, comments) == ([2, 3], Ending(Outcome.FINISHED, "stream", ""), 2)
+    assert (said["declared"], said["prompt_tokens"], said["empty"], said["done"]) == (5, 3, 1, True)
 
 
 def recorded(name: str) -> Answer:
