@@ -116,12 +116,12 @@ class Borrowing:
         member, tokens = self._commitments.pop(request, (0, 0))
         self._committed[member] -= tokens
 
-    def settle(self, loads: Sequence[Load], now_ns: Ns) -> bool:
-        """Let borrowed instances go home that have nothing any more; whether any did."""
-        idle = [m for m in self._pools.of(Pool.MIXED) if not loads[m].open and not self._committed[m]]
-        for member in idle:
+    def settle(self, idle: Callable[[int], bool], now_ns: Ns) -> bool:
+        """Let borrowed instances go home that are ``idle`` and promised to nobody; whether any did."""
+        done = [member for member in self._pools.of(Pool.MIXED) if not self._committed[member] and idle(member)]
+        for member in done:
             self._pools.change(member, self._pools.homes[member], "idle", now_ns)
-        return bool(idle)
+        return bool(done)
 
     def _qualified(
         self, pool: Pool, up: Collection[int], takes: Callable[[int], bool], lent: int | None

@@ -36,7 +36,7 @@ from scheduler_core.cluster.router import (
     TwoChoices,
 )
 from scheduler_core.cluster.rules import Action, Emitter, Faults, Move, Reserve, Rules
-from scheduler_core.cluster.scaling import Power, Pressure, Scaler, ScaleRules, Yard
+from scheduler_core.cluster.scaling import Power, Pressure, Scaler, ScaleRules, Stage, Yard
 from scheduler_core.policies.presets import Capacity, build_instance
 from scheduler_core.policies.resolving import resolve
 from scheduler_core.sched.instance import Instance
@@ -270,7 +270,7 @@ def _scale_rules(rules: Scaling, site: Site) -> ScaleRules:
         window_ns=ns_from_s(rules.window_s),
         every_ns=ns_from_s(rules.every_s),
         cooldown_ns=ns_from_s(rules.cooldown_s),
-        start_ns=ns_from_s(site.topology.cold_start.total_s),
+        stages=tuple(Stage(name, ns_from_s(s)) for name, s in site.topology.cold_start.stages_s.items() if s),
     )
 
 

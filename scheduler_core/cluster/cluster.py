@@ -245,9 +245,13 @@ class Cluster:
                 self._isolation.went(request, resident.spec.tier, member, now_ns)
         for _member, ended in effects.ended:
             self._leave(ended.request, now_ns)
-        if self._borrowing is not None and self._borrowing.settle(self._loads, now_ns):
+        if self._borrowing is not None and self._borrowing.settle(self._idle, now_ns):
             self._open_doors()
         return effects
+
+    def _idle(self, member: int) -> bool:
+        """Whether nobody is at a member, nor has a place there."""
+        return not self._loads[member].open and not self.members[member].instance.open_requests()
 
     def advance(self, now_ns: Ns) -> None:
         """It is ``now_ns``: instances were started and drained by then, and what `abort` gives up is given up then."""
@@ -258,9 +262,9 @@ class Cluster:
             for member, what in happened:
                 self._outage(member, what, now_ns)
         if self._migrations is not None and self._live:
-            self._migrations.look(now_ns, self._doors.decoders, self._doors.holding(), self._reach)
+            self._migrations.look(now_ns, self._doors.decoders, self._doors.holding(), self._may_migrate)
         if self._relief is not None and self._live:
-            self._relief.look(now_ns, self._entries, self._observer.look(now_ns), self._reach)
+            self._relief.look(now_ns, self._entries, self._observer.look(now_ns), self._may_leave)
 
     def abort(self, request: int, *, outcome: Outcome = Outcome.CANCELLED, reason: str = "cancelled") -> Ended | None:
         """End a request wherever it is; None when it is over already or never came."""
@@ -360,6 +364,18 @@ class Cluster:
             return members
         return self._isolation.among(self._live[request].spec.tier, sorted(members), self._loads)
 
+    def _may_leave(self, request: int, members: Collection[int]) -> Collection[int]:
+        """As `_reach`, and nobody once any of it was computed: a mixed instance has such ones waiting, too."""
+        resident = self._live[request]
+        computed = resident.emitted or self.members[resident.member].instance.reached(request)
+        return () if computed else self._reach(request, members)
+
+    def _may_migrate(self, request: int, members: Collection[int]) -> Collection[int]:
+        """As `_reach`, and nobody while it is still to be handed over: a mixed instance has such ones, too."""
+        if self._handoffs is not None and self._handoffs.open(request):
+            return ()
+        return self._reach(request, members)
+
     def _reassign(self, relief: Relief, going: Going, now_ns: Ns, effects: Effects) -> None:
         """A request that waited elsewhere has come to where it was sent; it goes back if nobody takes it in there."""
         resident, source = self._live[going.request], self.members[going.source].instance
@@ -397,9 +413,13 @@ class Cluster:
 
     def take_records(self) -> list[Record]:
         """Records of pools, handoffs and scaling since the last call, in order."""
-        records = self._doors.take_records() + self._lost
+        records = self._doors.take_records()
+        if self._migrations is not None:  # given up before its request is lost
+            records += self._migrations.records
+            self._migrations.records = []
+        records += self._lost
         self._lost = []
-        for moving in (self._isolation, self._relief, self._handoffs, self._migrations):
+        for moving in (self._isolation, self._relief, self._handoffs):
             if moving is not None:
                 records += moving.records
                 moving.records = []

@@ -72,10 +72,11 @@ class Handoffs:
             self.records.append(Held(now_ns, spec.id, source))
 
     def _keep_place(self, transfer: Transfer, spec: RequestSpec, now_ns: Ns) -> bool:
-        """Room for the KV of a prompt that is not computed yet; true also where it will never fit and must stay."""
+        """Room for the KV of a prompt that is not computed yet; true also where it stays: it would never fit, nobody
+        else decodes, or nobody better than where it is computed."""
         answers = self._rules.first_token is not Emitter.DECODE
         destination = self._disposition.destination(transfer)
-        if destination is None:
+        if destination is None or destination == transfer.source:
             return True
         leaving = Leaving(spec, spec.prompt_tokens + answers, spec.prompt_tokens, 1)
         reserved = self._room(leaving, destination, now_ns)

@@ -5,14 +5,16 @@ before anything happens, and between two changes of direction a cool-down passes
 and stops nothing.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from scheduler_core.cluster.load import Load
 from scheduler_core.cluster.router import Estimate
 from scheduler_core.cluster.sustained import Sustained
-from scheduler_core.types.cluster_records import Scaled
+from scheduler_core.types.cluster_records import ColdStartStage, Scaled
 from scheduler_core.types.records import Record
 from scheduler_core.types.time import NEVER, NS_PER_MS, Ns
 
@@ -34,13 +36,21 @@ class Pressure(StrEnum):
     WAIT = "wait"
 
 
+class Stage(NamedTuple):
+    """A part of a cold start and how long it takes."""
+
+    name: str
+    takes_ns: Ns
+
+
 @dataclass(frozen=True, slots=True)
 class ScaleRules:
     """When to scale by ``by``; a wait is in ms. Times in ns.
 
     ``least`` instances are on from the start and always. More pressure than ``up_at`` for ``window_ns`` starts as many
     as bring it back to ``up_at`` (capacity prediction by proportion), less than ``down_at`` drains one. Looks are
-    ``every_ns`` apart; an opposite change waits until ``cooldown_ns`` have passed since the last one.
+    ``every_ns`` apart; an opposite change waits until ``cooldown_ns`` have passed since the last one. A start goes
+    through ``stages``, one after the other.
     """
 
     by: Pressure
@@ -50,7 +60,7 @@ class ScaleRules:
     window_ns: Ns
     every_ns: Ns
     cooldown_ns: Ns
-    start_ns: Ns
+    stages: Sequence[Stage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,8 @@ class Scaler:
         self._rules = rules
         members, self._power = yard.members(), yard.power
         self._power.update({m: Power.ON if place < rules.least else Power.OFF for place, m in enumerate(members)})
-        self._ready_ns: dict[int, Ns] = {}
+        self._starting: dict[int, deque[tuple[Ns, Stage | None]]] = {}
+        """When each stage of who starts begins; None is its end."""
         self._busy_before = 0
         self._look_ns: Ns = rules.every_ns
         self._sustained = Sustained(rules.window_ns, rules.cooldown_ns)
@@ -91,7 +102,7 @@ class Scaler:
 
     def next_ns(self) -> Ns:
         """When `advance` has something to do."""
-        return min(self._look_ns, min(self._ready_ns.values(), default=NEVER))
+        return min(self._look_ns, min((due[0][0] for due in self._starting.values()), default=NEVER))
 
     def advance(self, now_ns: Ns) -> None:
         """Do what was due by ``now_ns``, in order of time: finish starts and drains, look at the pressure."""
@@ -103,10 +114,8 @@ class Scaler:
         self._finish(now_ns)
 
     def _finish(self, now_ns: Ns) -> None:
-        for index, at in sorted(self._ready_ns.items()):
-            if at <= now_ns:
-                del self._ready_ns[index]
-                self._set(index, Power.ON, "started", at)
+        for index in sorted(self._starting):
+            self._go_on(index, now_ns)
         for index in self.those(Power.DRAINING):
             if self._yard.idle(index):
                 self._set(index, Power.OFF, "drained", now_ns)
@@ -145,8 +154,29 @@ class Scaler:
                 self._set(index, Power.ON, reason, now_ns)
             else:
                 self._set(index, Power.STARTING, reason, now_ns)
-                self._ready_ns[index] = now_ns + self._rules.start_ns
+                self._start(index, now_ns)
         return bool(spare)
+
+    def _start(self, index: int, now_ns: Ns) -> None:
+        due: deque[tuple[Ns, Stage | None]] = deque()
+        at_ns = now_ns
+        for stage in self._rules.stages:
+            due.append((at_ns, stage))
+            at_ns += stage.takes_ns
+        due.append((at_ns, None))
+        self._starting[index] = due
+        self._go_on(index, now_ns)
+
+    def _go_on(self, index: int, now_ns: Ns) -> None:
+        """Begin the stages of a start that are due; after the last one it is on."""
+        due = self._starting[index]
+        while due and due[0][0] <= now_ns:
+            at_ns, stage = due.popleft()
+            if stage is None:
+                del self._starting[index]
+                self._set(index, Power.ON, "started", at_ns)
+            else:
+                self.records.append(ColdStartStage(at_ns, index, stage.name, at_ns + stage.takes_ns))
 
     def _down(self, counted: Sequence[int], pressure: float, now_ns: Ns) -> bool:
         on = self.those(Power.ON)

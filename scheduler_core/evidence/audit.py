@@ -4,22 +4,21 @@ It shares no arithmetic with the tables, so a fault in either shows. A run that 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import numpy as np
 
 from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest, pool_of
 from scheduler_core.evidence.audited_leases import LeasesAudit
 from scheduler_core.evidence.audited_moves import MOVES, Move, MovesAudit
+from scheduler_core.evidence.audited_places import PlacesAudit
+from scheduler_core.evidence.audited_sums import SumFault, handoffs_add_up, segments_add_up
 from scheduler_core.evidence.columns import Marks
 from scheduler_core.evidence.drafts import draft_faults
 from scheduler_core.evidence.expand import Lanes, lanes_of
 from scheduler_core.evidence.requests import Requests
 from scheduler_core.evidence.schema import AuditReport, Figure, Violation
 from scheduler_core.evidence.spread import spread_faults
-from scheduler_core.evidence.sweep import unattributed_bound_ns
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.reasons import Outcome
@@ -44,7 +43,6 @@ from scheduler_core.types.time import Ns
 MOST_VIOLATIONS = 200
 KEEP, SWAP = "keep", "swap"
 HOST = "host"
-_AWAY = (IntervalClass.RESERVE_WAIT, IntervalClass.HANDOFF, IntervalClass.NETWORK_WAIT)
 _PREFILL, _DECODE, _RECOMPUTE = Phase.PREFILL.value, Phase.DECODE.value, Phase.RECOMPUTE.value
 _PER_GRANT = ("R25 ordering", "tokens contiguous", "sampled at the end", "no negative duration")
 
@@ -70,6 +68,7 @@ class Audit:
     def __post_init__(self) -> None:
         self._moves = MovesAudit(self._open, self._instances, self._check, self._token)
         self._leases = LeasesAudit(self._check)
+        self._places = PlacesAudit(self._check)
         self._takers: dict[type[Any], Callable[[Any], None]] = {
             RunStarted: self._run_started,
             Loaded: self._loaded,
@@ -101,12 +100,16 @@ class Audit:
         taker = self._takers.get(type(record))
         if taker is not None:
             taker(record)
+        self._places.take(record)
 
     def report(self, requests: Requests, figures: dict[str, Figure]) -> AuditReport:
         """Check the sums over the whole run, the tables and the figures, and give the result."""
         self._conservation()
-        self._additivity(requests)
-        self._handoffs_add_up(requests)
+        modelled = self._started is not None and self._started.source == "modelled"
+        self.checks["R4 additivity"] += 2 * int(requests.finished.sum())
+        self._faults(segments_add_up(requests, modelled=modelled))
+        self.checks["handoff adds up"] += len(self._away)
+        self._faults(handoffs_add_up(requests, self._away))
         return self._close(figures)
 
     def tables_report(self, requests: Requests, figures: dict[str, Figure]) -> AuditReport:
@@ -138,13 +141,19 @@ class Audit:
         if len(self.violations) < MOST_VIOLATIONS:
             self.violations.append(Violation(rule=rule, where=where, message=message.format(*numbers)))
 
+    def _faults(self, found: Iterable[SumFault]) -> None:
+        for fault in found:
+            self._fault(*fault)
+
     def _run_started(self, record: RunStarted) -> None:
         self._started = record
         self._moves.known = len(record.instances)
         self._leases.started(record)
+        self._places.started(record)
 
     def _run_finished(self, record: RunFinished) -> None:
         self._finished = record
+        self._places.close()
 
     def _loaded(self, record: Loaded) -> None:
         took_ns = record.end_ns - record.start_ns
@@ -454,34 +463,6 @@ class Audit:
         else:
             self._check("offered = outcomes", ended <= self._started.offered, "run", "{} offered, {} ended",
                         self._started.offered, ended)  # fmt: skip
-
-    def _additivity(self, requests: Requests) -> None:
-        rows, done = requests.rows, requests.finished
-        modelled = self._started is not None and self._started.source == "modelled"
-        e2e = rows["last_token_ns"] - rows["arrival_ns"]
-        lost, total = rows["unattributed_ns"], requests.segment_sum_ns
-        self.checks["R4 additivity"] += 2 * int(done.sum())
-        for row in (done & (total != e2e)).nonzero()[0]:
-            self._check("R4 additivity", False, f"request {rows['request'][row]}", "segments add up to {} ns, E2E is "
-                        "{} ns", int(total[row]), int(e2e[row]))  # fmt: skip
-        suspects = done & (lost > 0)
-        for row in suspects.nonzero()[0]:
-            bound = unattributed_bound_ns(int(e2e[row]), modelled=modelled)
-            if int(lost[row]) > bound:
-                self._check("R4 additivity", False, f"request {rows['request'][row]}", "{} ns of {} ns unattributed, "
-                            "bound {} ns", int(lost[row]), int(e2e[row]), bound)  # fmt: skip
-
-    def _handoffs_add_up(self, requests: Requests) -> None:
-        rows = requests.rows
-        parts = np.sum([rows[f"{kind}_ns"] for kind in _AWAY], axis=0)
-        for row in (requests.finished & (parts > 0)).nonzero()[0]:
-            request = int(rows["request"][row])
-            away_ns = self._away.pop(request, 0)
-            self._check("handoff adds up", int(parts[row]) == away_ns, f"request {request}", "waits are {} ns, it was "
-                        "held or on its way for {} ns", int(parts[row]), away_ns)  # fmt: skip
-        for request, away_ns in self._away.items():
-            self._check("handoff adds up", False, f"request {request}", "was held or on its way for {} ns, but waited "
-                        "for nothing", away_ns)  # fmt: skip
 
 
 def _where(step: int, instance: int) -> str:

@@ -20,6 +20,14 @@ CHECKS: dict[str, str] = {
     "sampled at the end": "a grant yields a token exactly when it reaches the last known token, or its request fails",
     "emitted = declared": "tokens emitted = tokens declared at the end, within the limit; a finished one has some",
     "migration in order": "a migration starts, goes through its stages, stops its request and lands, or is dropped",
+    "power in order": "an instance starts, is on, drains and is off in this order, a cold start has the stages "
+    "of the target, nobody is left where it goes off, and as many stay on as the policy says",
+    "pools in order": "an instance changes its pool as the policy lets it, empty where it must be, and somebody "
+    "computes prompts and somebody decodes at any time",
+    "roles kept": "prompts are admitted only where they are computed, and KV lands only where it is decoded, at "
+    "instances that are on",
+    "tiers apart": "a tier's requests run on its own instances, and beyond them only where that is declared and told, "
+    "while each of its own has as many requests as declared",
     "leases end": "blocks held for a transfer that was given up are let go once, after the lease at the latest",
     "R8 recompute once": "each prompt token is found or computed once; recompute only after a preemption",
     "R4 additivity": "segments add up to E2E, TTFT + gaps = E2E, unattributed time within its bound",

@@ -19,7 +19,15 @@ from scheduler_core.evidence.spread import spread_row
 from scheduler_core.evidence.sweep import SEGMENTS, Segment, StepTime
 from scheduler_core.evidence.timeline import Timeline
 from scheduler_core.evidence.window import Window
-from scheduler_core.types.cluster_records import Leased, LeaseEnded, OutageStage, Overflowed, PoolChanged, Scaled
+from scheduler_core.types.cluster_records import (
+    ColdStartStage,
+    Leased,
+    LeaseEnded,
+    OutageStage,
+    Overflowed,
+    PoolChanged,
+    Scaled,
+)
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.plan import Phase
 from scheduler_core.types.reasons import Disposal, Outcome, Stall
@@ -100,6 +108,7 @@ class RunFold:
             **self._moves.takers(),
             OutageStage: self.outages.take,
             Scaled: self.power.take,
+            ColdStartStage: lambda record: None,  # `Scaled` says when the start is over
             PoolChanged: self.pools.take,
             Overflowed: self.pools.overflowed,
             Leased: self.handoffs.leased,

@@ -38,9 +38,14 @@ class ColdStart(Spec):
     graphs_s: float = Field(8.0, ge=0, description="Capturing graphs and warming up.")
 
     @property
+    def stages_s(self) -> dict[str, float]:
+        """How long each stage takes, in order."""
+        return {"place": self.place_s, "image": self.image_s, "weights": self.weights_s, "graphs": self.graphs_s}
+
+    @property
     def total_s(self) -> float:
         """All stages."""
-        return self.place_s + self.image_s + self.weights_s + self.graphs_s
+        return sum(self.stages_s.values())
 
 
 class Topology(Spec):

@@ -219,6 +219,20 @@ class Scaled:
 
 
 @dataclass(frozen=True, slots=True)
+class ColdStartStage:
+    """A starting instance is in this stage of its cold start from now to ``until_ns``: place, image, weights, graphs.
+
+    A stage that takes no time has no record.
+    """
+
+    kind: ClassVar[str] = "cold_start_stage"
+    at_ns: Ns
+    instance: int
+    stage: str
+    until_ns: Ns
+
+
+@dataclass(frozen=True, slots=True)
 class Reassigned:
     """A request that waits ``leaves`` an instance that was saturated for long, and ``arrives`` at another.
 
@@ -275,6 +289,7 @@ ClusterRecord: TypeAlias = (
     | OutageStage
     | Lost
     | Scaled
+    | ColdStartStage
     | PoolChanged
     | Reassigned
     | Overflowed

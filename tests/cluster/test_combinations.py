@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.cluster.borrowing import Borrowing
-from scheduler_core.cluster.load import Load
 from scheduler_core.cluster.pools import Pool, Pools
 from scheduler_core.cluster.router import FewestTokens
 from scheduler_core.policies.layouts import layout_problems
@@ -37,7 +36,7 @@ MEANS: dict[str, dict[str, Any]] = {
 OF_REPLICAS = ("scale", "transfer", "migrate", "refuse")
 OF_SPLIT = ("scale_prefill", "scale_decode", "rebalance", "borrow", "transfer", "migrate", "refuse")
 ROWS = st.lists(
-    st.tuples(st.integers(1, 90), st.integers(1, 40), st.integers(0, 300), st.booleans()), min_size=1, max_size=30
+    st.tuples(st.integers(1, 90), st.integers(1, 40), st.integers(0, 80), st.booleans()), min_size=8, max_size=40
 )
 
 
@@ -88,7 +87,7 @@ def settle_all(
     assert sorted(record.request for record in sink.of(Finished)) == list(range(len(requests)))
     assert not cluster.open_requests()
     assert [member.instance.occupancy().kv_used for member in cluster.members] == [0] * len(cluster.members)
-    audited(sink, cluster, len(requests), 60)
+    audited(sink, cluster, len(requests), 60, spec, cold_start=COLD)
     return sink, cluster, requests
 
 
@@ -238,6 +237,6 @@ def test_who_moved_and_was_lent_goes_home_to_its_new_pool() -> None:
     pools = Pools([Pool.DECODE, Pool.DECODE, Pool.PREFILL])
     pools.move(0, Pool.PREFILL, "empty", 1)
     pools.change(0, Pool.MIXED, "lent", 2)
-    assert Borrowing(pools, FewestTokens(), [100] * 3, 10).settle([Load()] * 3, 3)
+    assert Borrowing(pools, FewestTokens(), [100] * 3, 10).settle(lambda member: True, 3)
     assert pools[0] is Pool.PREFILL
     assert pools.at_home(Pool.PREFILL, {0, 1, 2}) == (0, 2)

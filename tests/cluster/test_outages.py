@@ -27,9 +27,9 @@ def replicas(**options: Any) -> Any:
     return policy_spec("vllm_v1", pools__layout="replicas", pools__notice_ms=5, cache__prefix="none", **options)
 
 
-def audited(sink: Any, cluster: Any, offered: int, blocks: int) -> Any:
+def audited(sink: Any, cluster: Any, offered: int, blocks: int, spec: Any = None, **topology: Any) -> Any:
     described = [{"name": m.name, "group": m.group, "kv_blocks": blocks} for m in cluster.members]
-    summary = summary_of(sink.records, described, offered, blocks * len(described))
+    summary = summary_of(sink.records, described, offered, blocks * len(described), spec, **topology)
     assert summary.audit.passed, summary.audit.violations
     return summary
 

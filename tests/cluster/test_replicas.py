@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.policies.presets import Capacity
+from scheduler_core.policies.resolving import resolve
 from scheduler_core.spec.topology import InstanceGroup, Topology
 from scheduler_core.testing.builders import play, play_cluster, policy_spec, profile, request
 from scheduler_core.types.cluster_records import Routed
@@ -29,11 +30,16 @@ REQUESTS = st.lists(
 )
 
 
-def summary_of(records: list[Record], instances: list[dict[str, Any]], offered: int, blocks: int) -> Any:
-    """The audited summary of a played cluster."""
+def summary_of(
+    records: list[Record], instances: list[dict[str, Any]], offered: int, blocks: int, spec: Any = None, **topology: Any
+) -> Any:
+    """The audited summary of a played cluster; with ``spec`` the audit knows its policy, and what of the topology."""
+    policy = {} if spec is None else resolve(spec).canonical()
+    target = {"modelled": {"topology": topology}}
     started = RunStarted(
-        "run", 1, "plan", "policy", {}, {}, "simulation", "modelled", offered, blocks, 4, 40, instances=instances
-    )
+        "run", 1, "plan", "policy", policy, target, "simulation", "modelled", offered, blocks, 4, 40,
+        instances=instances,
+    )  # fmt: skip
     return summarise([started, *records], arm="a", repeat=0, tiers={})
 
 
