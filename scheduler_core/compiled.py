@@ -22,9 +22,9 @@ SWITCH = "HEADWAY_PURE"
 """Environment variable that, set to 1, has everything interpreted."""
 
 _OF = {
-    "types": ("plan", "shape"),
+    "types": ("arrival", "plan", "shape"),
     "request": ("lifecycle", "live", "progress", "spec"),
-    "kv": ("digest", "extents"),
+    "kv": ("digest", "extents", "ledger", "prefix_hash"),
     "sched": (
         "admission",
         "aging",
@@ -40,6 +40,8 @@ _OF = {
         "moving",
         "plan",
         "planner",
+        "policy",
+        "quotas",
         "recorded",
         "room",
         "state",
@@ -49,11 +51,12 @@ _OF = {
         "waiting",
         "world",
     ),
+    "policies": ("parts",),
     "cluster": ("load",),
     "sim": ("arrivals", "cost", "ends", "fastforward", "fleet", "lane", "rows", "world"),
 }
 
-_READ = ("drive", "policies", "spec")
+_READ = ("drive", "spec")
 """Parts whose classes and functions compiled modules use without being compiled themselves."""
 
 MODULES = tuple(f"scheduler_core.{part}.{name}" for part, names in _OF.items() for name in names)

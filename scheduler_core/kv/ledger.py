@@ -146,7 +146,7 @@ class Ledger:
     def check(self, tables: Iterable[Sequence[int]]) -> None:
         """Conservation over ``tables``; `LawError` with every term. O(total)."""
         live = Counter(chain.from_iterable(tables))
-        given_up = Counter(block for behind in self._fenced.values() for block in chain.from_iterable(behind))
+        given_up = Counter([block for behind in self._fenced.values() for block in chain.from_iterable(behind)])
         cached = self._index.eviction_order()
         leased = {block: count for block, count in enumerate(self._leases) if count}
         fenced = given_up.keys() - live.keys()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Reversible
 from dataclasses import dataclass
+from typing import ClassVar
 
 from scheduler_core.sched.decisions import INTERLEAVED, Deferral, Pass, Passes, Serve
 from scheduler_core.sched.policy import Predictor
@@ -69,9 +70,9 @@ class WholeBatches:
     size: int
     max_wait_ns: Ns = 0
 
-    _forming = Passes((Pass(Serve.WAITING),))
-    _prefilling = Passes((Pass(Serve.PREFILLS),), closed=Deferral(_BATCH_RUNNING, 1, 0))
-    _decoding = Passes((Pass(Serve.DECODES),), closed=Deferral(_BATCH_RUNNING, 1, 0))
+    _forming: ClassVar[Passes] = Passes((Pass(Serve.WAITING),))
+    _prefilling: ClassVar[Passes] = Passes((Pass(Serve.PREFILLS),), closed=Deferral(_BATCH_RUNNING, 1, 0))
+    _decoding: ClassVar[Passes] = Passes((Pass(Serve.DECODES),), closed=Deferral(_BATCH_RUNNING, 1, 0))
 
     def passes(self, view: View) -> Passes:
         if view.running:
@@ -92,7 +93,7 @@ class WholeBatches:
 class DecodesThenPrefills:
     """Decodes are never delayed: prefills and newcomers fill what they leave (SA-02 to SA-04, SA-06)."""
 
-    _passes = Passes((Pass(Serve.DECODES), Pass(Serve.PREFILLS), Pass(Serve.WAITING)))
+    _passes: ClassVar[Passes] = Passes((Pass(Serve.DECODES), Pass(Serve.PREFILLS), Pass(Serve.WAITING)))
 
     def passes(self, view: View) -> Passes:
         return DecodesThenPrefills._passes
@@ -105,7 +106,7 @@ class DecodesThenPrefills:
 class PrefillsAlone:
     """A step prefills if it can, and then nothing else; otherwise it decodes (G-01; nano-vllm, mini-sglang)."""
 
-    _passes = Passes((Pass(Serve.PREFILLS), Pass(Serve.WAITING, ends_step=True), Pass(Serve.DECODES)))
+    _passes: ClassVar[Passes] = Passes((Pass(Serve.PREFILLS), Pass(Serve.WAITING, ends_step=True), Pass(Serve.DECODES)))
 
     def passes(self, view: View) -> Passes:
         return PrefillsAlone._passes
@@ -120,8 +121,8 @@ class PromptsFirst:
     Decodes then come first once. It counts per request, and so must be among the policy's observers too.
     """
 
-    _prompts = Passes((Pass(Serve.PREFILLS), Pass(Serve.WAITING), Pass(Serve.DECODES)))
-    _decodes = Passes((Pass(Serve.DECODES), Pass(Serve.PREFILLS), Pass(Serve.WAITING)))
+    _prompts: ClassVar[Passes] = Passes((Pass(Serve.PREFILLS), Pass(Serve.WAITING), Pass(Serve.DECODES)))
+    _decodes: ClassVar[Passes] = Passes((Pass(Serve.DECODES), Pass(Serve.PREFILLS), Pass(Serve.WAITING)))
 
     def __init__(self, most_skips: int) -> None:
         self._most_skips = most_skips

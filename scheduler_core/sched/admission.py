@@ -70,7 +70,8 @@ def first_length(head: LiveRequest, want: int, *, most: int, left: int, limits: 
     preempted is served in pieces all the same: it could never come back otherwise.
     """
     if limits.chunked:
-        return min(want, most, left)
+        most = most if most < left else left
+        return want if want < most else most
     if want <= left:
         return want
     outgrown = head.preemptions > 0 and want > limits.token_budget

@@ -123,7 +123,9 @@ class Undisturbed:
             left, debt, begin = view.budget_left, request.known - request.granted, request.granted
             if not left:
                 break
-            length = min(debt, left, self._limit(request, debt, view))
+            length, most = debt if debt < left else left, self._limit(request, debt, view)
+            if most < length:
+                length = most
             if length <= 0:
                 continue
             need = -(-(begin + length) // size) - request.blocks
@@ -161,12 +163,14 @@ class Undisturbed:
             length = first_length(head, want, most=self._limit(head, want, view), left=left, limits=limits)
             if not length:
                 break
+            need = max(0, -(-(covered + length) // size) - found)
+            if need > free and self._patient:
+                break  # nobody is passed over then, whatever the reason
             reserve = -(-self._reserve(head) // size) - found
             deferral = self._admission(reserve, free - memory.pledged, view)
             if deferral is not None and deferral.skip:
                 passed.append(waiting.take())
                 continue
-            need = max(0, -(-(covered + length) // size) - found)
             if deferral is not None or need > free:
                 break
             start(state, head, hits, promised_blocks=reserve if self._pledges else 0)
@@ -226,12 +230,7 @@ class Undisturbed:
     def _repeat(self, world: World, now_ns: Ns, wake_ns: Ns) -> Ns:
         """The planned step is the cohort's alone: play it, and the same again until something may change it."""
         state, cohort, memory, ends = self._state, self._cohort, self._memory, world.ends
-        decode_ns, sizes, block_size, by_member = (
-            world.times.decode_ns,
-            cohort.sizes,
-            memory.block_size,
-            self._by_member,
-        )
+        times, sizes, block_size, by_member = world.times, cohort.sizes, memory.block_size, self._by_member
         waits = len(state.requests) > len(state.running)
         # A blocked head ignores newcomers.
         until_ns = world.stop_ns if waits and self._patient else min(world.stop_ns, world.next_ns)
@@ -241,7 +240,7 @@ class Undisturbed:
             if slides and not wake_ns and cohort.tick + 1 < ends.next_tick:
                 before, now_ns = cohort.tick, self._slide(world, now_ns, min(until_ns, world.bar_ns))
                 number += cohort.tick - before
-            end_ns = now_ns + decode_ns(count, cohort.context_tokens, number) + wake_ns
+            end_ns = now_ns + times.decode_ns(count, cohort.context_tokens, number) + wake_ns
             if world.bar_ns <= end_ns:
                 self.pending = FusedStep(number, (), count, cohort.context_tokens, True), end_ns
                 break

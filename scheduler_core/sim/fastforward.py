@@ -158,7 +158,11 @@ class Player:
         more = self._cost.wake_ns(self._now - self._busy_until)
         if step.copied_out or step.copied_in:
             more += self._cost.copy_ns(step.copied_out, step.copied_in, self._policy.limits.block_size)
-        self._complete(step, self._now + self._cost.step_ns(step.shape(), step.id) + more)
+        if step.grants:
+            takes_ns = self._cost.step_ns(step.shape(), step.id)
+        else:
+            takes_ns = self._cost.decode_ns(step.decoders, step.context_tokens, step.id)
+        self._complete(step, self._now + takes_ns + more)
 
     def _repeat(self, number: int) -> None:
         """Execute step ``number``, in which the cohort alone runs, and the same again until something may change it."""
