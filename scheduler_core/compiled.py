@@ -44,6 +44,8 @@ _OF = {
         "quotas",
         "recorded",
         "room",
+        "samples",
+        "stalls",
         "state",
         "state_view",
         "stopping",

@@ -1,4 +1,4 @@
-"""KV blocks in pinned host memory, copied on a stream of their own.
+"""KV blocks in pinned host memory, and copies of blocks, on a stream of their own.
 
 Not yet proven on a device: no output of the GPU script is in the repository.
 """
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gpu_runner.engine.hostpool import Copied, Copying
+from gpu_runner.engine.hostpool import Copied, Copying, copies_blocks
 from scheduler_core.types.intervals import COPY, IntervalClass, Lane
 from scheduler_core.types.plan import BlockCopy, StepPlan
 from scheduler_core.types.time import Ns
@@ -19,6 +19,8 @@ HostTime = Callable[[torch.cuda.Event], Ns]
 class CudaHostPool:
     """A host block is contiguous, ``[pages, ...]`` over keys and values of every layer: it crosses the link whole.
 
+    ``blocks`` is how many there are, 0 for none.
+
     The compute stream waits only for what it must: blocks gathered for the way out, and blocks that came in. The way
     out itself runs beside computing, unless the same plan brings one of its blocks back in.
     """
@@ -28,7 +30,7 @@ class CudaHostPool:
     ) -> None:
         self._pages = tuple(pages)
         shape = (blocks, len(self._pages), *pages[0].shape[1:])
-        self._host = torch.zeros(shape, dtype=pages[0].dtype).pin_memory()
+        self._host = torch.zeros(shape, dtype=pages[0].dtype, pin_memory=blocks > 0)
         self._device = pages[0].device
         self._compute = compute
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
@@ -39,7 +41,7 @@ class CudaHostPool:
         return self._host.nbytes
 
     def copy(self, plan: StepPlan) -> Copying:
-        if not plan.copies_out and not plan.copies_in:
+        if not copies_blocks(plan):
             return Copied()
         began, ended = _event(), _event()
         back = {copy.target for copy in plan.copies_out} & {copy.source for copy in plan.copies_in}
@@ -49,6 +51,7 @@ class CudaHostPool:
             leaving = self._gather(plan.copies_out)
             if back:
                 self._send(leaving, plan.copies_out)
+            self._part(plan.copies_on_write)
             self._fetch(plan.copies_in)
             safe = torch.cuda.Event()  # type: ignore[no-untyped-call]
             safe.record()
@@ -63,6 +66,12 @@ class CudaHostPool:
             return None
         sources = torch.tensor([copy.source for copy in copies], device=self._device)
         return torch.stack([page.index_select(0, sources) for page in self._pages], dim=1)
+
+    def _part(self, copies: tuple[BlockCopy, ...]) -> None:
+        if copies:
+            sources, targets = torch.tensor(copies, device=self._device).unbind(1)
+            for page in self._pages:
+                page.index_copy_(0, targets, page.index_select(0, sources))
 
     def _send(self, leaving: torch.Tensor | None, copies: tuple[BlockCopy, ...]) -> None:
         if leaving is not None:

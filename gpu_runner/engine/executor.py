@@ -162,16 +162,16 @@ class TorchExecutor:
             from gpu_runner.engine.cuda import CudaStepper
 
             stepper = CudaStepper(decoder, attention, sampling, self._device)
-            self._host_pool = stepper.host_pool(attention.pages, blocks) if blocks else None
+            self._host_pool = stepper.host_pool(attention.pages, blocks)
             self._graphs = stepper.capture_decodes(self.settings.block_size) if self.settings.decode_graphs else 0
             self._stepper = stepper
             return
         self._stepper = CpuStepper(decoder, attention, sampling)
-        self._host_pool = CpuHostPool(attention.pages, blocks) if blocks else None
+        self._host_pool = CpuHostPool(attention.pages, blocks)
         if self.settings.overlap.steps_in_flight > 1:
             worker = Worker(self._threads)
             self._stepper = ThreadedStepper(self._stepper, worker)
-            self._host_pool = ThreadedHostPool(self._host_pool, worker) if self._host_pool else None
+            self._host_pool = ThreadedHostPool(self._host_pool, worker)
 
     def _result(self, step: _Launched) -> StepResult:
         origin = self._origin()

@@ -1,4 +1,7 @@
-"""KV blocks in host memory: the other end of a plan's copies. Pages keep the layout of the attention backend."""
+"""Copies of whole KV blocks: to host memory and back, and on the device where a sample is to write to a shared one.
+
+Pages keep the layout of the attention backend, whichever it is: blocks come first in all of them.
+"""
 
 import time
 from collections.abc import Sequence
@@ -19,7 +22,7 @@ class HostPool(Protocol):
         """Host bytes held."""
 
     def copy(self, plan: StepPlan) -> "Copying":
-        """Start the copies of ``plan``: all of its ``copies_out``, then its ``copies_in``."""
+        """Start the copies of ``plan``: all of its ``copies_out``, then those on write, then its ``copies_in``."""
 
 
 class Copying(Protocol):
@@ -33,6 +36,7 @@ def check_copies(plan: StepPlan, *, kv_blocks: int, host_blocks: int) -> None:
     """`CallerError` for copies that no plan may ask for: a block outside its pool, or a target named twice."""
     for name, copies, sources, targets in (
         ("copies_out", plan.copies_out, kv_blocks, host_blocks),
+        ("copies_on_write", plan.copies_on_write, kv_blocks, kv_blocks),
         ("copies_in", plan.copies_in, host_blocks, kv_blocks),
     ):
         for copy in copies:
@@ -40,6 +44,15 @@ def check_copies(plan: StepPlan, *, kv_blocks: int, host_blocks: int) -> None:
                 raise CallerError(f"step {plan.id}: {name} {tuple(copy)} is outside pools of {sources} and {targets}")
         if len({copy.target for copy in copies}) != len(copies):
             raise CallerError(f"step {plan.id}: {name} writes a block twice")
+    filled = {copy.target for copy in (*plan.copies_on_write, *plan.copies_in)}
+    for copy in plan.copies_on_write:
+        if copy.source in filled:
+            raise CallerError(f"step {plan.id}: copies_on_write reads block {copy.source}, which the step fills")
+
+
+def copies_blocks(plan: StepPlan) -> bool:
+    """Whether ``plan`` asks for any copy."""
+    return bool(plan.copies_out or plan.copies_in or plan.copies_on_write)
 
 
 class Copied:
@@ -55,7 +68,7 @@ class Copied:
 class CpuHostPool:
     """Both pools lie in host memory: copies are made at once, page array by page array.
 
-    ``pages`` are the arrays of the device pool, blocks first.
+    ``pages`` are the arrays of the device pool, blocks first; ``blocks`` is how many the host has, 0 for none.
     """
 
     def __init__(self, pages: Sequence[torch.Tensor], blocks: int) -> None:
@@ -67,11 +80,13 @@ class CpuHostPool:
         return sum(held.nbytes for held in self._host)
 
     def copy(self, plan: StepPlan) -> Copied:
-        if not plan.copies_out and not plan.copies_in:
+        if not copies_blocks(plan):
             return Copied()
         began = time.perf_counter_ns()
         for page, held in zip(self._pages, self._host, strict=True):
             _move(page, held, plan.copies_out)
+        for page in self._pages:
+            _move(page, page, plan.copies_on_write)
         for page, held in zip(self._pages, self._host, strict=True):
             _move(held, page, plan.copies_in)
         return Copied((Lane(IntervalClass.SWAP, COPY, began, time.perf_counter_ns()),))

@@ -73,7 +73,7 @@ class Rows:
         row = self._places[request.index] = self._free.pop()
         self.tokens = _widened(self.tokens, prompt.size + max(request.output_tokens, 1))
         self.tokens[row, : prompt.size] = prompt
-        self.seeds[row] = request.seed
+        self.seeds[row] = request.draw_seed
         self.known[row] = self._prompt[row] = prompt.size
         self._output[row], self._epoch[row] = request.output_tokens, -1
         self._opened += 1

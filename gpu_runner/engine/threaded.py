@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpu_runner.engine.hostpool import Copying, HostPool
+from gpu_runner.engine.hostpool import Copied, Copying, HostPool, copies_blocks
 from gpu_runner.engine.instance import InFlight, Stepper, Yield
 from gpu_runner.engine.layout import FlatBatch
 from scheduler_core.types.intervals import DEVICE, HOST, IntervalClass, Lane
@@ -88,4 +88,6 @@ class ThreadedHostPool:
         return self._inner.pool_bytes
 
     def copy(self, plan: StepPlan) -> Copying:
+        if not copies_blocks(plan):
+            return Copied()
         return _Moving(self._worker.submit_copies(lambda: self._inner.copy(plan).lanes()))

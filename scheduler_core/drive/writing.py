@@ -20,6 +20,7 @@ def arrived_record(planned: PlannedRequest, at_ns: Ns, seen_ns: Ns) -> Arrived:
         planned.output_limit,
         planned.tenant,
         planned.tier,
+        planned.group,
     )
 
 
@@ -61,6 +62,7 @@ def step_record(
         copied_out=len(plan.copies_out),
         copied_in=len(plan.copies_in),
         evicted_ahead=planned.evicted_ahead,
+        copied_on_write=len(plan.copies_on_write),
         spread=result.spread,
         drafts=_drafts(planned, completed),
     )

@@ -5,13 +5,15 @@ It shares no arithmetic with the tables, so a fault in either shows. A run that 
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest, pool_of
 from scheduler_core.evidence.audited_leases import LeasesAudit
 from scheduler_core.evidence.audited_moves import MOVES, Move, MovesAudit
+from scheduler_core.evidence.audited_pauses import PAUSES, PausesAudit
 from scheduler_core.evidence.audited_places import PlacesAudit
+from scheduler_core.evidence.audited_samples import SamplesAudit
 from scheduler_core.evidence.audited_sums import SumFault, handoffs_add_up, segments_add_up
 from scheduler_core.evidence.columns import Marks
 from scheduler_core.evidence.drafts import draft_faults
@@ -41,8 +43,6 @@ from scheduler_core.types.records import (
 from scheduler_core.types.time import Ns
 
 MOST_VIOLATIONS = 200
-KEEP, SWAP = "keep", "swap"
-HOST = "host"
 _PREFILL, _DECODE, _RECOMPUTE = Phase.PREFILL.value, Phase.DECODE.value, Phase.RECOMPUTE.value
 _PER_GRANT = ("R25 ordering", "tokens contiguous", "sampled at the end", "no negative duration")
 
@@ -69,6 +69,8 @@ class Audit:
         self._moves = MovesAudit(self._open, self._instances, self._check, self._token)
         self._leases = LeasesAudit(self._check)
         self._places = PlacesAudit(self._check)
+        self._pauses = PausesAudit(self._instances, self._check)
+        self._samples = SamplesAudit(self._check)
         self._takers: dict[type[Any], Callable[[Any], None]] = {
             RunStarted: self._run_started,
             Loaded: self._loaded,
@@ -77,9 +79,7 @@ class Audit:
             Step: self._step,
             Steps: self._stretch,
             Preempted: self._preempted,
-            Paused: self._paused,
-            Resumed: self._resumed,
-            Swapped: self._swapped,
+            **dict.fromkeys(PAUSES, self._stopped),
             CacheReset: self._reset,
             Finished: self._end,
             RunFinished: self._run_finished,
@@ -147,6 +147,7 @@ class Audit:
 
     def _run_started(self, record: RunStarted) -> None:
         self._started = record
+        self._samples.block_size = record.block_size
         self._moves.known = len(record.instances)
         self._leases.started(record)
         self._places.started(record)
@@ -163,13 +164,20 @@ class Audit:
         self._state(record.request)
         self._moves.take(record)
 
+    def _stopped(self, record: Paused | Resumed | Swapped) -> None:
+        request = self._state(record.request)
+        self._pauses.take(record, request)
+        if request is not None and isinstance(record, Paused):
+            self._samples.stopped(record, request)
+
     def _arrived(self, record: Arrived) -> None:
         where = f"arrived request {record.request}"
         fresh = record.request not in self._open and record.request not in self._ids_ended
         self._check("offered = outcomes", fresh, where, "arrived twice")
         self._check("R25 ordering", record.seen_ns >= record.at_ns, where, "seen at {} ns, due at {} ns",
                     record.seen_ns, record.at_ns)  # fmt: skip
-        self._open[record.request] = AuditedRequest(record.at_ns, record.prompt_tokens, record.output_limit)
+        group = record.group
+        self._open[record.request] = AuditedRequest(record.at_ns, record.prompt_tokens, record.output_limit, group)
 
     def _admitted(self, record: Admitted) -> None:
         request = self._state(record.request)
@@ -192,6 +200,9 @@ class Audit:
         request.landed = None
         if request.first_hit is None:
             request.first_hit = record.hit_tokens
+        if record.shared_tokens:
+            # Not settled: if it decodes along it goes on to, and had its whole prompt when it began to.
+            self._samples.admitted(record, request, self._open.get(-1 if request.group is None else request.group))
         self._instances[request.instance].resident.add(record.request)
 
     def _preempted(self, record: Preempted) -> None:
@@ -199,55 +210,11 @@ class Audit:
         resident = request is not None and (request.resident or request.paused is not None)
         self._check("resident once", resident, f"preempted request {record.request}", "was not resident")
         if request is not None:
-            self._unpause(request)
+            self._pauses.unpause(request)
+            self._samples.stopped(record, request)
             request.resident, request.next_start = False, None
             request.preempted += 1
             self._instances[request.instance].leave(record.request)
-
-    def _paused(self, record: Paused) -> None:
-        request = self._state(record.request)
-        resident = request is not None and request.resident and request.paused is None
-        self._check("paused once", resident, f"paused request {record.request}", "was not running")
-        if request is not None:
-            request.resident, request.paused = False, record
-            instance = self._instances[request.instance]
-            instance.leave(record.request)
-            instance.swapped_blocks += record.blocks * (record.how == SWAP)
-
-    def _resumed(self, record: Resumed) -> None:
-        request = self._state(record.request)
-        where = f"resumed request {record.request}"
-        before = request.paused if request is not None else None
-        self._check("paused once", before is not None, where, "was not paused")
-        if request is None or before is None:
-            return
-        newer = record.epoch - before.epoch
-        same = (record.tokens, record.how, newer) == (before.tokens, before.how, int(before.how == SWAP))
-        self._check("paused once", same, where, "{} tokens by {} in epoch {}, paused with {} by {} in epoch {}",
-                    record.tokens, record.how, record.epoch, before.tokens, before.how, before.epoch)  # fmt: skip
-        self._unpause(request)
-        request.resident, request.epoch, request.next_start = True, record.epoch, record.tokens
-        self._instances[request.instance].resident.add(record.request)
-
-    def _swapped(self, record: Swapped) -> None:
-        """A paused request goes on from the host, in a new epoch, or from the device, as if it had been paused so."""
-        request = self._state(record.request)
-        before = request.paused if request is not None else None
-        out = record.to == HOST
-        told = record.tokens, record.epoch - 1
-        moves = before is not None and (before.tokens, before.epoch) == told and before.how == (KEEP if out else SWAP)
-        self._check("paused once", moves, f"swapped request {record.request}", "{} tokens to the {} in epoch {}, "
-                    "paused as {}", record.tokens, record.to, record.epoch, before)  # fmt: skip
-        if request is None or before is None:
-            return
-        self._instances[request.instance].swapped_blocks += record.blocks if out else -before.blocks
-        how, epoch = (SWAP, record.epoch - 1) if out else (KEEP, record.epoch)
-        request.paused = replace(before, how=how, epoch=epoch, blocks=record.blocks)
-
-    def _unpause(self, request: AuditedRequest) -> None:
-        if request.paused is not None and request.paused.how == SWAP:
-            self._instances[request.instance].swapped_blocks -= request.paused.blocks
-        request.paused = None
 
     def _reset(self, record: CacheReset) -> None:
         instance = self._instances[record.instance]
@@ -314,6 +281,7 @@ class Audit:
         swapped = instance.swapped_blocks
         self._check("blocks conserved", swapped <= step.host_used, where, "{} blocks swapped out, {} in the host pool",
                     swapped, step.host_used)  # fmt: skip
+        self._samples.step(step, where)
         if isinstance(step, Step) and step.spread is not None:
             faults = spread_faults(step)
             self._check("devices add up", not faults, where, "{}", "; ".join(faults))
@@ -417,7 +385,8 @@ class Audit:
         state = self._state(record.request)
         if state is not None:
             del self._open[record.request]
-            self._unpause(state)
+            self._pauses.unpause(state)
+            self._samples.ended(record.request, state)
         self._check("offered = outcomes", state is not None, where, "ended twice or without arriving")
         if state is None:
             return

@@ -12,6 +12,8 @@ CHECKS: dict[str, str] = {
     "swapped out",
     "reset when unused": "the prefix cache is forgotten only while nobody runs or is swapped out, and all of it",
     "paused once": "only a running request pauses, and it goes on with what it had computed",
+    "samples share": "a sample shares no more of its prompt than another one of it had computed, and a block is copied "
+    "for each that parts from the others inside it",
     "budget": "tokens granted in a step are within its budget",
     "R25 ordering": "records in order of time; no lane outside its step, no grant before arrival",
     "no negative duration": "no duration is negative; one that is, is a fault of the product",
@@ -48,6 +50,7 @@ class AuditedRequest:
     arrived_ns: Ns
     prompt: int
     limit: int
+    group: int | None = None
     resident: bool = False
     epoch: int = -1
     next_start: int | None = None

@@ -56,4 +56,5 @@ class Condenser:
             copied_out=step.copied_out,
             copied_in=step.copied_in,
             evicted_ahead=step.evicted_ahead,
+            copied_on_write=step.copied_on_write,
         )

@@ -83,7 +83,9 @@ class Decisions:
     ) -> None:
         came = sorted((request, *course) for request, course in now.items() if before.get(request) != course)
         if came or gone or others or step.copied_out or step.copied_in:
-            copied = (step.copied_out, step.copied_in)
+            copied: tuple[int, ...] = (step.copied_out, step.copied_in)
+            if step.copied_on_write:
+                copied += (step.copied_on_write,)
             self._chain.update(f"{step.instance}/{step.id}|{sorted(others)}|{came}|{sorted(gone)}|{copied}".encode())
 
 

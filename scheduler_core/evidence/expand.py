@@ -90,6 +90,7 @@ def _spelled_out(record: Steps, along: dict[int, tuple[int, int]], order: dict[i
             copied_out=record.copied_out,
             copied_in=record.copied_in,
             evicted_ahead=record.evicted_ahead,
+            copied_on_write=record.copied_on_write,
         )
         for request, (epoch, start) in along.items():
             along[request] = epoch, start + 1

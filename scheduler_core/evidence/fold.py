@@ -180,6 +180,7 @@ class RunFold:
             line.rehit_tokens += record.hit_tokens
         elif line.hit_tokens is None:
             line.hit_tokens, line.host_hit_tokens = record.hit_tokens, record.host_tokens
+            line.shared_tokens = record.shared_tokens
 
     def _deferred(self, record: Deferred) -> None:
         line = self._line(record.request)
@@ -279,7 +280,8 @@ class RunFold:
             counts.prefill, counts.decode, counts.recompute, counts.prefilling, counts.decoding, len(record.stalled),
             *blocks, record.waiting, record.running, record.paused, record.budget, _int(device_bytes), record.instance,
             *idle[:2], self.labels.causes.code(idle[2]) if idle[2] else MISSING, record.host_used, record.copied_out,
-            record.copied_in, record.evicted_ahead, *draft_row(record, speculative=is_speculative(self.started)),
+            record.copied_in, record.evicted_ahead, record.copied_on_write,
+            *draft_row(record, speculative=is_speculative(self.started)),
             *spread_row(record.spread if isinstance(record, Step) else None),
         )  # fmt: skip
 
@@ -396,6 +398,7 @@ class RunFold:
             line.pauses,
             labels.changes.code(line.degraded) if line.degraded else MISSING,
             line.host_hit_tokens,
+            line.shared_tokens,
             *line.segments,
         )
 

@@ -16,6 +16,7 @@ _IDLE_CAUSES = {
     Defer.BATCH_RUNNING.value: "policy",
     Defer.WAITING_FOR_BATCH.value: "policy",
     Defer.BATCH_FULL.value: "policy",
+    Defer.PROMPT_PENDING.value: "policy",
 }
 
 

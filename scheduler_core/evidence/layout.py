@@ -13,14 +13,14 @@ REQUEST_INTS = (
     "preemptions", "recomputed_tokens", "steps", "stalled_steps", "arrival_ns", "ended_ns", "first_token_ns",
     "last_token_ns", "first_gap_ns", "longest_gap_ns", "longest_gap_index", "longest_gap_cause", "stall_cause",
     "outcome", "stage", "reason", "cold", "queue_first_ns", "prefill_first_ns", "hidden_ns", "pauses", "degraded",
-    "host_hit_tokens",
+    "host_hit_tokens", "shared_tokens",
 )  # fmt: skip
 SEGMENT_COLUMNS = tuple(f"{name}_ns" for name in SEGMENTS)
 STEP_INTS = (
     "step", "planned_ns", "available_ns", "compute_ns", "work_ns", "path_ns", "prefill_tokens", "decode_tokens",
     "recompute_tokens", "prefill_requests", "decode_requests", "stalled", "kv_used", "kv_cached", "kv_free", "waiting",
     "running", "paused", "budget", "device_bytes", "instance", "idle_ns", "idle_empty_ns", "idle_cause", "host_used",
-    "copied_out", "copied_in", "evicted_ahead", *DRAFT_INTS, *SPREAD_INTS,
+    "copied_out", "copied_in", "evicted_ahead", "copied_on_write", *DRAFT_INTS, *SPREAD_INTS,
 )  # fmt: skip
 GAP_INTS = ("request", "token", "at_ns", "gap_ns", "cause")
 CHUNK_INTS = ("request", "chunk", "at_ns", "tokens", "gap_ns")

@@ -243,6 +243,7 @@ class Requests:
         return {
             "hit_tokens": partial(self._hits, "hit_tokens"),
             "host_hit_tokens": partial(self._hits, "host_hit_tokens"),
+            "shared_tokens": partial(self._hits, "shared_tokens"),
             "uncached_prompt_tokens": self._uncached,
         }
 

@@ -197,6 +197,8 @@ def _cache_and_memory() -> list[Metric]:
              "up; look-ups after a preemption are not in it", "higher", _hit_rate("hit_tokens")),
         _run("host_hit_rate", "share", "the part of hit_rate that was copied back from host memory", "none",
              _hit_rate("host_hit_tokens")),
+        _run("shared_rate", "share", "the part of hit_rate that is in blocks shared with another sample of the prompt",
+             "none", _hit_rate("shared_tokens")),
         _run("rehit_tokens", "tokens", "tokens found again in the cache after preemptions", "none",
              _sum("rehit_tokens")),
         _run("preemptions", "count", "preemptions of measured requests", "lower", _sum("preemptions")),
@@ -209,6 +211,8 @@ def _cache_and_memory() -> list[Metric]:
              lambda run: float(run.steps.peaks["host_used"]), "pool"),
         _run("evicted_ahead_blocks", "blocks", "cached KV blocks evicted ahead of need, to have clean ones", "none",
              _step_sum("evicted_ahead"), "pool"),
+        _run("copied_on_write_blocks", "blocks", "KV blocks copied because a sample was to write to one that it shared",
+             "none", _step_sum("copied_on_write"), "pool"),
         _run("recomputed_tokens", "tokens", "tokens computed again after preemptions", "lower",
              _sum("recomputed_tokens")),
     ]  # fmt: skip

@@ -39,7 +39,7 @@ _STEP = {name: place for place, name in enumerate(STEP_INTS)}
 _SUMMED = (
     "compute_ns", "work_ns", "path_ns", "prefill_tokens", "decode_tokens", "recompute_tokens", "prefill_requests",
     "decode_requests", "stalled", "budget", "kv_used", "kv_cached", "idle_ns", "idle_empty_ns", "copied_out",
-    "copied_in", "evicted_ahead",
+    "copied_in", "evicted_ahead", "copied_on_write",
 )  # fmt: skip
 _DRAFTS = slice(STEP_INTS.index(DRAFT_INTS[0]), STEP_INTS.index(DRAFT_INTS[-1]) + 1)
 _SPREAD = slice(STEP_INTS.index(SPREAD_INTS[0]), STEP_INTS.index(SPREAD_INTS[-1]) + 1)

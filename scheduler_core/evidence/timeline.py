@@ -79,6 +79,7 @@ class Timeline:
         "rehit_tokens",
         "segments",
         "segments_at_first",
+        "shared_tokens",
         "stall_cause",
         "stalled_steps",
         "steps",
@@ -102,7 +103,7 @@ class Timeline:
         self.last_token: Ns | None = None
         self.tokens = self.chunks = self.steps = self.stalled_steps = self.preemptions = self.recomputed = 0
         self.hit_tokens: int | None = None
-        self.rehit_tokens = self.host_hit_tokens = 0
+        self.rehit_tokens = self.host_hit_tokens = self.shared_tokens = 0
         self.first_gap: Ns | None = None
         self.longest_gap: Ns | None = None
         self.longest_index = 0

@@ -79,7 +79,14 @@ class Ledger:
     def adopt(self, blocks: Sequence[int]) -> None:
         """Lease blocks found in the index; a free one leaves the middle of the free list (V-25)."""
         self._index.hit(blocks)
-        self._share(blocks)
+        self.share(blocks)
+
+    def share(self, blocks: Sequence[int]) -> None:
+        """One more lease of each of ``blocks``."""
+        leases = self._leases
+        self._index.take([block for block in blocks if not leases[block]])
+        for block in blocks:
+            leases[block] += 1
 
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of ``blocks`` are free: adopting them would shrink what can be allocated (V-10)."""
@@ -97,7 +104,7 @@ class Ledger:
         present = self._index.publish(keys, table, span)
         if present:
             own = table[start : start + len(present)]
-            self._share(present)
+            self.share(present)
             table[start : start + len(present)] = present
             self.release(own, fence=fence)
         return present
@@ -123,7 +130,7 @@ class Ledger:
 
     def pin(self, table: Sequence[int], fence: int) -> None:
         """One more lease of each leased block of ``table``, which ends when ``fence`` is lifted."""
-        self._share(table)
+        self.share(table)
         self.release(list(table), fence=fence)
 
     def lift(self, fence: int) -> None:
@@ -179,12 +186,6 @@ class Ledger:
         if self.on_evicted is not None:
             self.on_evicted(evicted)
         return [item.block for item in evicted]
-
-    def _share(self, blocks: Sequence[int]) -> None:
-        leases = self._leases
-        self._index.take([block for block in blocks if not leases[block]])
-        for block in blocks:
-            leases[block] += 1
 
     def _settle(self, blocks: list[int]) -> None:
         """Known blocks go to the index, unknown ones to the front, to be allocated in the order given (V-24)."""

@@ -20,18 +20,18 @@ class Hits(Protocol):
     def __iter__(self) -> Iterator[int]: ...
 
 
-class TieredHits:
-    """A cached beginning of which the later part is in host memory, in ``slots`` under ``keys``.
+class CopiedHits:
+    """A beginning of ``tokens`` tokens of which the later part has to be copied.
 
-    It is as long as the part on the device, whose blocks it gives; who adopts it needs a block for each slot as well.
+    It is as long as the part whose blocks it gives; who adopts it needs ``loads`` blocks more, for the copies.
     """
 
-    __slots__ = ("_blocks", "keys", "slots")
+    __slots__ = ("_blocks", "loads", "tokens")
 
-    def __init__(self, blocks: Sequence[int], keys: Sequence[Hashable], slots: Sequence[int]) -> None:
+    def __init__(self, blocks: Sequence[int], *, loads: int, tokens: int) -> None:
         self._blocks = blocks
-        self.keys = keys
-        self.slots = slots
+        self.loads = loads
+        self.tokens = tokens
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -41,6 +41,31 @@ class TieredHits:
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._blocks)
+
+
+class TieredHits(CopiedHits):
+    """A cached beginning of which the later part is in host memory, in ``slots`` under ``keys``."""
+
+    __slots__ = ("keys", "slots")
+
+    def __init__(self, blocks: Sequence[int], keys: Sequence[Hashable], slots: Sequence[int], *, tokens: int) -> None:
+        super().__init__(blocks, loads=len(slots), tokens=tokens)
+        self.keys = keys
+        self.slots = slots
+
+
+class SharedHits(CopiedHits):
+    """The prompt of another sample of it: whole blocks to share, and ``partial``, the one to copy; None without one.
+
+    The first ``published`` of the blocks are indexed.
+    """
+
+    __slots__ = ("partial", "published")
+
+    def __init__(self, blocks: Sequence[int], partial: int | None, *, tokens: int, published: int) -> None:
+        super().__init__(blocks, loads=int(partial is not None), tokens=tokens)
+        self.partial = partial
+        self.published = published
 
 
 class PrefixIndex(Protocol):

@@ -41,7 +41,9 @@ _POOL = {
     "cache.eviction": "Which cached blocks go first: lru, fifo, lfu, slru (never hit goes first), aged (lfu with "
     "ageing), cost (uses x cost of computing again per size). fifo and cost need prefix radix.",
     "cache.host_blocks": "KV blocks of the pool in host memory, for requests that are swapped out. 0: none.",
-    **described("cache", "host_prefix_blocks", "clean_low", "clean_high", "tenant_quota", "tenant_quotas"),
+    **described(
+        "cache", "host_prefix_blocks", "clean_low", "clean_high", "tenant_quota", "tenant_quotas", "share_samples"
+    ),
     **{f"pools.{name}": str(field.description) for name, field in PoolsSection.model_fields.items()},
     **{f"execution.{name}": str(field.description) for name, field in ExecutionSection.model_fields.items()},
 }
@@ -92,7 +94,7 @@ STATIC = Manifest(
         }
     ),
     settable={
-        **_POOL,
+        **{name: text for name, text in _POOL.items() if name != "cache.share_samples"},  # nobody joins a batch later
         **_QUEUE,
         "batch.size": "Requests in a batch.",
         "batch.max_wait_ms": "Longest wait for a full batch after its oldest request arrived. 0: start at once.",

@@ -53,6 +53,7 @@ def with_pool(policy: PolicySet, spec: PolicySpec, profile: Profile | None) -> P
         swapping=policy.swapping and replace(policy.swapping, host_low=_host_low(cache)),
         preemption=_preemption(spec, policy.limits.block_size, profile),
         quotas=_quotas(cache, policy.limits.kv_blocks),
+        share_samples=cache.share_samples is True,
     )
 
 

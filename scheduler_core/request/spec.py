@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from scheduler_core.types.arrival import PlannedRequest
+from scheduler_core.types.arrival import PlannedRequest, draw_seed
 from scheduler_core.types.errors import CallerError
 from scheduler_core.types.time import Ns
 
@@ -12,7 +12,8 @@ class RequestSpec(NamedTuple):
 
     ``prefix_blocks`` are identities of leading prompt blocks of ``prefix_block_size`` tokens; tokens after them are
     private to ``seed``. ``output_limit`` is the declared most output tokens, at least 1. ``foreseen`` is a length
-    announced from outside, for a study (`scheduler_core.types.foresight`).
+    announced from outside, for a study (`scheduler_core.types.foresight`). ``group`` is the id of the first of several
+    samples of one prompt, None for the only one.
     """
 
     id: int
@@ -27,6 +28,12 @@ class RequestSpec(NamedTuple):
     prefix_block_size: int = 16
     session: int | None = None
     foreseen: int | None = None
+    group: int | None = None
+
+    @property
+    def draw_seed(self) -> int:
+        """As `PlannedRequest.draw_seed`."""
+        return draw_seed(self.seed, self.id, self.group)
 
     def check(self) -> None:
         """`CallerError` when a length is not at least 1."""
@@ -54,4 +61,5 @@ class RequestSpec(NamedTuple):
             prefix_block_size,
             planned.session,
             foreseen,
+            planned.group,
         )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from scheduler_core.kv.host import HostPool
-from scheduler_core.kv.prefix import Hits
+from scheduler_core.kv.prefix import Hits, SharedHits
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.sched.cohort import Cohort
 from scheduler_core.sched.decisions import Deferral
@@ -33,6 +33,9 @@ class NamelessBlocks(Memory):
 
     def trim(self, request: LiveRequest, count: int) -> None:
         raise CallerError(f"request {request.id} cannot be set aside: there is no host pool that it could go to")
+
+    def share(self, request: LiveRequest, source: LiveRequest) -> SharedHits | None:
+        raise CallerError(f"request {request.id}: blocks are shared where they have names")
 
     def swap_out(self, request: LiveRequest, tokens: int) -> Deferral | None:
         return Deferral(Defer.HOST_FULL, blocks_for(tokens, self.block_size), 0)

@@ -36,7 +36,7 @@ class FusedInstance(Instance):
         by_member = state.memory.by_member
         self._publishes_late = by_member and policy.publish is Publish.AT_CONFIRM
         self._publishes_early = by_member and policy.publish is Publish.AT_GRANT
-        self._copies = policy.cache.copies
+        self._moves = policy.cache.copies or policy.share_samples
         self._keeps_evicted = policy.cache.host_prefix_blocks > 0
         self._clean_low = policy.cache.clean_low
         self._keeps_room = policy.swapping is not None
@@ -121,12 +121,12 @@ class FusedInstance(Instance):
         number = state.next_step
         state.next_step += 1
         context, gone = state.cohort.context_tokens, builder.evicted_ahead
-        if not self._copies:
+        if not self._moves:
             return FusedStep(number, grants, decoders, context, repeats, evicted_ahead=gone)
         moves = state.memory.take_moves()
-        out, back = len(moves.copies_out), len(moves.copies_in)
+        out, back, apart = len(moves.copies_out), len(moves.copies_in), len(moves.copies_on_write)
         repeats = repeats and not out and not back
-        return FusedStep(number, grants, decoders, context, repeats, out, back, gone)
+        return FusedStep(number, grants, decoders, context, repeats, out, back, gone, apart)
 
     def during(self, step: FusedStep) -> None:
         """Events delivered from now on meet ``step`` as it runs, until it is completed."""
@@ -203,7 +203,7 @@ class FusedInstance(Instance):
 def _memory_for(policy: PolicySet) -> Memory | None:
     """The cheapest pool that counts as the policy's own would; None: that one."""
     blocks, size, rules = policy.limits.kv_blocks, policy.limits.block_size, policy.cache
-    if rules.copies or rules.clean_low:
+    if rules.copies or rules.clean_low or policy.share_samples:
         return None
     if not policy.prefix_cache:
         return CountedMemory(blocks=blocks, block_size=size)

@@ -7,7 +7,7 @@ from scheduler_core.kv.digest import ChainKeys
 from scheduler_core.kv.host import HostPool
 from scheduler_core.kv.host_tier import HostTier
 from scheduler_core.kv.ledger import Ledger
-from scheduler_core.kv.prefix import Evicted, Hits, NoPrefixIndex, PrefixIndex, TieredHits
+from scheduler_core.kv.prefix import CopiedHits, Evicted, Hits, NoPrefixIndex, PrefixIndex, SharedHits, TieredHits
 from scheduler_core.kv.prefix_hash import HashIndex
 from scheduler_core.kv.prefix_radix import RadixIndex
 from scheduler_core.kv.rules import CacheRules
@@ -68,6 +68,10 @@ class Memory(ABC):
     @abstractmethod
     def idle(self, hits: Hits) -> int:
         """How many of ``hits`` are free now, so that adopting them shrinks what can be allocated (V-10)."""
+
+    @abstractmethod
+    def share(self, request: LiveRequest, source: LiveRequest) -> SharedHits | None:
+        """What ``request`` can have of the prompt of ``source``, another sample with all of its KV; None: not yet."""
 
     @abstractmethod
     def adopt(self, request: LiveRequest, hits: Hits) -> None:
@@ -171,6 +175,9 @@ class Memory(ABC):
 
 NO_MOVES = Moves()
 
+_COPIED = -(1 << 62)
+"""The fence behind which blocks stay that the plan being made copies."""
+
 
 def blocks_for(tokens: int, block_size: int) -> int:
     """Blocks that hold ``tokens`` positions."""
@@ -206,7 +213,7 @@ class BlockMemory(Memory):
     """
 
     __slots__ = (
-        "_in", "_index", "_keys", "_ledger", "_marks", "_out", "_rebinds", "_tier", "caching",
+        "_in", "_index", "_keys", "_ledger", "_marks", "_on_write", "_out", "_rebinds", "_tier", "caching",
     )  # fmt: skip
 
     def __init__(self, *, blocks: int, block_size: int, rules: CacheRules, first_block: int = 0) -> None:
@@ -225,6 +232,7 @@ class BlockMemory(Memory):
         self._rebinds: list[Rebind] = []
         self._out: list[BlockCopy] = []
         self._in: list[BlockCopy] = []
+        self._on_write: dict[int, int] = {}  # target -> source
 
     @property
     def total(self) -> int:
@@ -265,7 +273,19 @@ class BlockMemory(Memory):
         blocks = self._index.match(keys[:most])
         keys = keys[len(blocks) : full]
         slots = tier.find(keys)
-        return TieredHits(blocks, keys[: len(slots)], slots) if slots else blocks
+        if not slots:
+            return blocks
+        tokens = min((len(blocks) + len(slots)) * self.block_size, request.known - 1)
+        return TieredHits(blocks, keys[: len(slots)], slots, tokens=tokens)
+
+    def share(self, request: LiveRequest, source: LiveRequest) -> SharedHits | None:
+        size, table = self.block_size, source.table
+        tokens = min(source.spec.prompt_tokens, request.known - 1)
+        whole, rest = divmod(tokens, size)
+        partial = table[whole] if rest else None
+        if self._in and any(copy.target == partial for copy in self._in):
+            return None  # the plan being made fills it
+        return SharedHits(table[:whole], partial, tokens=tokens, published=min(whole, source.published))
 
     def found(self, request: LiveRequest) -> tuple[Sequence[int], int]:
         if not self.caching:
@@ -280,12 +300,19 @@ class BlockMemory(Memory):
 
     def adopt(self, request: LiveRequest, hits: Hits) -> None:
         blocks = list(hits)
-        self._ledger.adopt(blocks)
+        if isinstance(hits, SharedHits):
+            self._ledger.share(blocks)
+        else:
+            self._ledger.adopt(blocks)
         request.table.extend(blocks)
         request.blocks = request.published = len(blocks)
-        if isinstance(hits, TieredHits):
-            self._load(request, hits)
-        request.hit_tokens = min(request.blocks * self.block_size, request.known - 1)
+        request.hit_tokens = len(blocks) * self.block_size
+        if isinstance(hits, CopiedHits):
+            request.hit_tokens = hits.tokens
+            if isinstance(hits, TieredHits):
+                self._load(request, hits)
+            elif isinstance(hits, SharedHits):
+                self._part(request, hits)
         request.adopt(request.hit_tokens)
 
     def _load(self, request: LiveRequest, hits: TieredHits) -> None:
@@ -296,6 +323,19 @@ class BlockMemory(Memory):
         self._in += map(BlockCopy, hits.slots, blocks)
         request.table.extend(blocks)
         request.blocks += len(blocks)
+
+    def _part(self, request: LiveRequest, hits: SharedHits) -> None:
+        """Copy the block that ``request`` is about to write to and another writes to as well.
+
+        What is copied stays leased until the plan is made, whatever becomes of the other one meanwhile.
+        """
+        request.published = hits.published
+        if hits.partial is not None:
+            target = self._ledger.allocate(1)[0]
+            self._ledger.pin([hits.partial], _COPIED)
+            self._on_write[target] = hits.partial
+            request.table.append(target)
+            request.blocks += 1
 
     def _keep_evicted(self, evicted: list[Evicted]) -> None:
         """Copy what goes to the host, before the plan computes."""
@@ -345,10 +385,17 @@ class BlockMemory(Memory):
 
     def release(self, request: LiveRequest, *, fence: int | None = None) -> int:
         held = request.blocks
+        if self._on_write:
+            self._cancel_copies(request.table)
         self._ledger.release(request.table, fence=fence)
         self.pledged -= request.pledge
         request.table, request.blocks, request.pledge, request.published = [], 0, 0, 0
         return held
+
+    def _cancel_copies(self, blocks: Sequence[int]) -> None:
+        """``blocks`` are given up in the step that was to copy something into some of them."""
+        for block in blocks:
+            self._on_write.pop(block, None)
 
     def lift(self, fence: int) -> None:
         self._ledger.lift(fence)
@@ -365,6 +412,8 @@ class BlockMemory(Memory):
 
     def trim(self, request: LiveRequest, count: int) -> None:
         kept = request.blocks - count
+        if self._on_write:
+            self._cancel_copies(request.table[kept:])
         self._ledger.release(request.table[kept:])
         del request.table[kept:]
         request.blocks = kept
@@ -378,7 +427,10 @@ class BlockMemory(Memory):
         if count > self.host.available:
             return Deferral(Defer.HOST_FULL, count, self.host.available)
         request.host_table, request.saved = self.host.hold(count), tokens
-        self._out += map(BlockCopy, request.table, request.host_table)
+        table = request.table
+        if self._on_write:  # of a block that is still to be filled, the host gets what would be copied into it
+            table = [self._on_write.get(block, block) for block in table]
+        self._out += map(BlockCopy, table, request.host_table)
         self.release(request)
         return None
 
@@ -409,12 +461,15 @@ class BlockMemory(Memory):
         self.host.settle()
         if self._tier is not None:
             self._tier.settle()
-        if not (self._out or self._in or self._rebinds):
+        if not (self._out or self._in or self._rebinds or self._on_write):
             return NO_MOVES
         if len(self._in) > 1:  # of two copies to one block the request of the first has lost it again
             self._in = list({copy.target: copy for copy in self._in}.values())
-        moves = Moves(tuple(self._out), tuple(self._in), tuple(self._rebinds))
+        on_write = tuple([BlockCopy(source, target) for target, source in self._on_write.items()])
+        moves = Moves(tuple(self._out), tuple(self._in), tuple(self._rebinds), on_write)
         self._out, self._in, self._rebinds = [], [], []
+        self._on_write.clear()
+        self._ledger.lift(_COPIED)
         return moves
 
     def free_order(self) -> list[int]:

@@ -42,7 +42,7 @@ class FusedStep(NamedTuple):
 
     ``context_tokens`` are the KV positions that the decoders read. ``may_repeat``: as long as no event comes and the
     pool has room, the next step is the same again. ``copied_out`` and ``copied_in`` are blocks copied to and from the
-    host, ``evicted_ahead`` as of `Planned`.
+    host, ``copied_on_write`` on the device, ``evicted_ahead`` as of `Planned`.
     """
 
     id: int
@@ -53,11 +53,12 @@ class FusedStep(NamedTuple):
     copied_out: int = 0
     copied_in: int = 0
     evicted_ahead: int = 0
+    copied_on_write: int = 0
 
     @property
     def moves(self) -> bool:
         """Whether what blocks hold changes beside what the step computes."""
-        return bool(self.copied_out or self.copied_in or self.evicted_ahead)
+        return bool(self.copied_out or self.copied_in or self.evicted_ahead or self.copied_on_write)
 
     def shape(self) -> StepShape:
         """What the step's duration depends on. O(grants)."""

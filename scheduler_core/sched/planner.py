@@ -1,6 +1,6 @@
 """Builds one step: serve, preempt, admit, in the order that the policy's shape says."""
 
-from scheduler_core.kv.prefix import Hits, TieredHits
+from scheduler_core.kv.prefix import CopiedHits, Hits, SharedHits, TieredHits
 from scheduler_core.request.lifecycle import State
 from scheduler_core.request.live import APART, LiveRequest
 from scheduler_core.sched.admission import arrange, first_length, note_deferral, start
@@ -10,6 +10,8 @@ from scheduler_core.sched.lines import lines_of
 from scheduler_core.sched.policy import PolicySet, Watch
 from scheduler_core.sched.quotas import QuotaBook
 from scheduler_core.sched.room import cramped, relied_on, separable
+from scheduler_core.sched.samples import shared_prompt, wait_for_prompt
+from scheduler_core.sched.stalls import stall_cause, stalled
 from scheduler_core.sched.state import InstanceState
 from scheduler_core.sched.state_view import StateView
 from scheduler_core.sched.stopping import Stop, pause, requeue, set_aside, stop, take_back, youngest_paused
@@ -26,7 +28,6 @@ _ALL = Serve.ALL
 _WAITING = Serve.WAITING
 _PREFILLS = Serve.PREFILLS
 _DECODE = Phase.DECODE
-_IN_FLIGHT = Stall.IN_FLIGHT
 _BATCH_FULL = Defer.BATCH_FULL
 _NO_BLOCKS = Defer.NO_BLOCKS
 _NO_BUDGET = Defer.NO_BUDGET
@@ -51,6 +52,7 @@ class StepBuilder:
         self._asked = self._drafts if limits.draft_tokens else None
         self._keeps = policy.preemption is not None and policy.preemption.keeps
         self._evicts_ahead = policy.cache.clean_low > 0
+        self._shares = policy.share_samples
         self._book = None if policy.quotas is None else QuotaBook(state, policy.quotas)
         self._aside = Aside(state, policy) if policy.queues_stopped else None
         self._lines = lines_of(state.waiting)
@@ -125,21 +127,11 @@ class StepBuilder:
 
     def stalled(self) -> tuple[tuple[int, str], ...]:
         """Resident requests without a grant in this step, with the cause."""
-        if len(self.grants) + self.decoders == len(self.state.running):
-            return ()
-        cause = self.stall_cause()
-        return tuple(
-            (number, (_IN_FLIGHT if request.granted > request.confirmed else cause).value)
-            for number, request in self.state.apart.items()
-            if number not in self.grants
-        )
+        return stalled(self.state, self.grants, self.decoders, self._view.budget_left)
 
     def stall_cause(self) -> Stall:
         """Why a resident request that waits for nothing in flight got no grant in this step."""
-        if not self._view.budget_left:
-            return Stall.BUDGET_SPENT
-        prefill = any(grant.phase is not _DECODE for grant in self.grants.values())
-        return Stall.OTHERS_PREFILL if prefill else Stall.HELD_BY_POLICY
+        return stall_cause(self.grants, self._view.budget_left)
 
     # --- running requests --------------------------------------------------------------------------------------
 
@@ -419,15 +411,19 @@ class StepBuilder:
             return self._try_return(head)
         if self._book is not None and (over := self._book.defer(head, self.policy.reserve.tokens(head))):
             return over
+        if self._shares and (wait := wait_for_prompt(self.state, head)):
+            return wait
         resident = len(self.state.running) + len(self.state.held)
         if resident >= self._size and not self._vacate(head):
             return Deferral(_BATCH_FULL, resident + 1, self._size)
         # A lodged request brought its KV from another instance; its blocks are like found ones, but not all full.
         lodged = head.blocks > 0
-        hits: Hits = list(head.table) if lodged else memory.match(head)
-        found = head.blocks or len(hits)
-        loads = len(hits.slots) if isinstance(hits, TieredHits) else 0  # found in the host: each needs a block here
-        covered = head.granted if lodged else min((found + loads) * size, head.known - 1)
+        shared = shared_prompt(self.state, head) if self._shares else None
+        hits: Hits = list(head.table) if lodged else shared or memory.match(head)
+        found, loads = head.blocks or len(hits), 0
+        covered = head.granted if lodged else found * size
+        if isinstance(hits, CopiedHits):
+            loads, covered = hits.loads, hits.tokens
         want = head.known - covered
         limits, view = self.policy.limits, self._view
         most = self._limit(head, want, view)
@@ -472,8 +468,9 @@ class StepBuilder:
         if state.keeps_records:
             resumed, hit = request.preemptions > 0, request.hit_tokens
             host = hit - len(hits) * self._block_size if isinstance(hits, TieredHits) else 0
+            shared = hit if isinstance(hits, SharedHits) else 0
             at = (self._view.now_ns, request.id, request.epoch)
-            state.records.append(Admitted(*at, hit, resumed, state.next_step, host))
+            state.records.append(Admitted(*at, hit, resumed, state.next_step, host, shared))
 
     # --- both --------------------------------------------------------------------------------------------------
 

@@ -212,7 +212,7 @@ class PolicySet:
     Who has waited ``starvation_ns`` comes before everybody, whatever the order; None: no such bound. Without
     ``preemption``, who has to stop is always computed again; without ``swapping`` no KV moves before it must. With
     ``displaces`` a full queue gives up its request of the worst priority to a newcomer of a strictly better one (G-15);
-    else it refuses the newcomer.
+    else it refuses the newcomer. With ``share_samples`` samples of one prompt share its blocks.
     """
 
     name: str
@@ -242,11 +242,12 @@ class PolicySet:
     displaces: bool = False
     admits_without_budget: bool = False
     admits_after_preemption: bool = False
+    share_samples: bool = False
 
     @property
     def patient(self) -> bool:
         """Whether newcomers do not matter while the head of the queue cannot come in, whoever they are."""
-        alike = self.gate is None and self.quotas is None and not self.limits.queue_limit
+        alike = self.gate is None and self.quotas is None and not self.limits.queue_limit and not self.share_samples
         return alike and self.order.first_come
 
     @property

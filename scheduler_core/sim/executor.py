@@ -36,7 +36,7 @@ class TrueOutputs:
         """Make a request known."""
         self._lengths[request.index] = request.output_tokens
         self._emitted[request.index] = 0
-        self._seeds[request.index] = request.seed
+        self._seeds[request.index] = request.draw_seed
 
     def close(self, request: int) -> None:
         """Forget it."""

@@ -257,7 +257,7 @@ class Player:
         drafts, live = self._cost.drafts, self.instance.live[grant.request]
         if drafts is None:
             raise CallerError(f"request {live.id} has drafts, and nobody says what a draft is worth")
-        return drafts.accepted(live.spec.seed, live.emitted, grant.drafts, left)
+        return drafts.accepted(live.spec.draw_seed, live.emitted, grant.drafts, left)
 
     def _go_on_begun(self) -> tuple[FusedStep, Ns] | None:
         """Where the cohort alone runs, play the begun step and its repetitions as long as only counts change.

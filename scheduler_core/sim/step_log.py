@@ -62,6 +62,7 @@ class StepLog:
             copied_out=step.copied_out,
             copied_in=step.copied_in,
             evicted_ahead=step.evicted_ahead,
+            copied_on_write=step.copied_on_write,
         )
 
     def again(self, available_ns: Ns, now: Occupancy) -> None:
@@ -77,6 +78,8 @@ class StepLog:
         """Whether the newest step differs from one that repeats it in nothing that a record has once."""
         last = self._open
         if last is None or last.grants or last.stalled or last.copied_out or last.copied_in or last.evicted_ahead:
+            return False
+        if last.copied_on_write:
             return False
         return (last.waiting, last.running, last.paused, last.host_used) == (
             now.waiting,

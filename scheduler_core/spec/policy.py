@@ -142,6 +142,12 @@ class CacheSection(Spec):
     clean_high: Share | None = Field(
         None, description="High mark: eviction ahead of need goes on until this share is clean. Absent: as clean_low."
     )
+    share_samples: bool | None = Field(
+        None,
+        description="Samples of one prompt (samples of the workload) share its KV blocks: the first one computes the "
+        "prompt, the others wait for that and copy the block that they write to. Off: each is a request of its own, "
+        "which a prefix cache may spare whole blocks.",
+    )
     watermark: Share | None = Field(
         None, description="Share of the pool kept free when a waiting request is admitted beside running ones."
     )

@@ -25,6 +25,8 @@ TraceFormat = Literal[
 ]
 TRACE_FORMATS: tuple[str, ...] = get_args(TraceFormat)
 
+_MOST_REQUESTS = 10_000_000
+
 
 # --- arrivals -------------------------------------------------------------------------------------------------------
 
@@ -377,12 +379,18 @@ class WorkloadSpec(Spec):
     lengths: Lengths | None = None
     lengths_scale: float = Field(1.0, gt=0, le=100, description="With profile: multiply its lengths by this.")
     rate_rps: PositiveFloat | None = Field(None, description="With profile: mean requests per second.")
-    requests: PositiveInt | None = Field(None, le=10_000_000, description="How many requests to offer.")
+    requests: PositiveInt | None = Field(None, le=_MOST_REQUESTS, description="How many requests to offer.")
     tiers: dict[Name, Tier] = Field(default_factory=lambda: {"default": Tier()}, min_length=1, max_length=16)
     tenants: dict[Name, Tenant] = Field(default_factory=lambda: {"default": Tenant()}, min_length=1, max_length=64)
     prefix: Prefix | None = None
     sessions: Sessions | None = None
     cancels: Cancels | None = None
+    samples: PositiveInt | None = Field(
+        None,
+        le=128,
+        description="Answers to each prompt, as n of the OpenAI API: that many requests at once, each drawn with a "
+        "seed of its own, as long as the one and cancelled with it. requests and rates count prompts. Absent: 1.",
+    )
     others: Others | None = Field(
         None, description="Play one tenant or tier with more, fewer or no requests of everybody else."
     )
@@ -407,6 +415,10 @@ class WorkloadSpec(Spec):
             raise ValueError("lengths belongs to arrivals; a trace or profile brings its own (see lengths_scale)")
         if self.trace is None and self.requests is None:
             raise ValueError("requests is missing: say how many to offer")
+        if (self.requests or 0) * (self.samples or 1) > _MOST_REQUESTS:
+            raise ValueError(
+                f"samples ({self.samples}) of {self.requests:,} prompts are over {_MOST_REQUESTS:,} requests; use fewer"
+            )
         self._check_profile_fields()
         if self.trace is not None and self.sessions is not None:
             raise ValueError("sessions cannot be added to a trace: its rows have their own times")

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from scheduler_core.types.time import Ns
 
+_NEXT_SAMPLE = 0x9E3779B97F4A7C15
+_SEEDS = 1 << 63
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
@@ -21,6 +24,9 @@ class PlannedRequest:
     start of the prompt; equal leading ids mean equal leading tokens. A block's tokens are a function of its id; the
     last id may stand for a block that the prompt fills only in part, with the block's first tokens. What lies beyond
     the last id is private to ``seed``. There are never more ids than ``ceil(prompt_tokens / block_size)``.
+
+    Of several samples of one prompt, ``group`` is the index of the first; they have consecutive indices, equal prompts
+    and, with them, equal seeds. None: the only one.
     """
 
     index: int
@@ -37,3 +43,14 @@ class PlannedRequest:
     prefix_blocks: tuple[int, ...] = ()
     priority: int = 0
     cancel_ns: Ns | None = None
+    group: int | None = None
+
+    @property
+    def draw_seed(self) -> int:
+        """Key of all that is drawn for its answer: that of its prompt, and another one for each further sample."""
+        return draw_seed(self.seed, self.index, self.group)
+
+
+def draw_seed(seed: int, index: int, group: int | None) -> int:
+    """The seed of what is drawn for request ``index`` of a ``group`` of samples of the prompt of ``seed``."""
+    return seed if group is None else (seed + (index - group) * _NEXT_SAMPLE) % _SEEDS

@@ -37,8 +37,8 @@ class Grant(NamedTuple):
     table covers ``start + length`` positions. ``samples`` is true when the last computed position is the last known
     token, so that the step yields one new token. ``hit_tokens`` leading tokens of a first grant (``start`` equals
     ``hit_tokens`` then) need no computing, and their blocks are the first of ``new_blocks``: found in the prefix cache
-    on the device, or filled by the plan's ``copies_in``. It is a multiple of the block size unless blocks come in from
-    the host.
+    on the device, shared with another sample of the prompt, or filled by the plan's ``copies_in`` and
+    ``copies_on_write``. It is a multiple of the block size unless blocks are filled so.
 
     The last ``drafts`` of the tokens are proposals of what follows the last known token, to be checked: the step yields
     one token more than it accepts of them.
@@ -63,7 +63,8 @@ class Grant(NamedTuple):
 class BlockCopy(NamedTuple):
     """The whole content of block ``source`` goes into block ``target``; each pool numbers its blocks from 0.
 
-    The list it stands in says which is which: ``copies_out`` device to host, ``copies_in`` host to device.
+    The list it stands in says which is which: ``copies_out`` device to host, ``copies_in`` host to device,
+    ``copies_on_write`` device to device.
     """
 
     source: int
@@ -89,22 +90,27 @@ class Moves(NamedTuple):
     copies_out: tuple[BlockCopy, ...] = ()
     copies_in: tuple[BlockCopy, ...] = ()
     rebinds: tuple[Rebind, ...] = ()
+    copies_on_write: tuple[BlockCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step of one instance: what to forget, what to copy, then what to compute. Executed in this order::
 
-        released    block tables of these requests are void (finished, preempted, swapped out, aborted)
-        rebinds     entries of block tables are exchanged for equal ones
-        copies_out  device block -> host block, all of them before anything below writes to the device
-        copies_in   host block -> device block
-        grants      computed; a request that comes back has a higher epoch and a fresh table
+        released         block tables of these requests are void (finished, preempted, swapped out, aborted)
+        rebinds          entries of block tables are exchanged for equal ones
+        copies_out       device block -> host block, all of them before anything below writes to the device
+        copies_on_write  device block -> device block
+        copies_in        host block -> device block
+        grants           computed; a request that comes back has a higher epoch and a fresh table
 
     A device block that is copied out may be the target of a copy in or be computed into by the same plan, and a host
     block filled by ``copies_out`` may be read by ``copies_in`` of the same plan. A host block that ``copies_in`` reads
     is not overwritten by this plan. A host block keeps its content until a later ``copies_out`` names it again. No
     block is a target twice in one list. Plans take effect in launch order, so a copy sees what all earlier plans wrote.
+
+    What ``copies_on_write`` reads was written by earlier plans. The plan may write more to such a block, behind the
+    positions that matter to the copy; none is a target of copies on the device.
 
     A request that was swapped out comes back by a first grant like that of a cache hit: ``hit_tokens`` tells how many
     tokens are there after the copies, and is any number below the known tokens.
@@ -116,6 +122,7 @@ class StepPlan:
     copies_out: tuple[BlockCopy, ...] = ()
     copies_in: tuple[BlockCopy, ...] = ()
     rebinds: tuple[Rebind, ...] = ()
+    copies_on_write: tuple[BlockCopy, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -140,6 +147,8 @@ class StepPlan:
         if self.copies_out or self.copies_in or self.rebinds:
             moves = (self.copies_out, self.copies_in, self.rebinds)
             text += "".join(f"|{[tuple(item) for item in items]}" for items in moves)
+        if self.copies_on_write:
+            text += f"|on write {[tuple(item) for item in self.copies_on_write]}"
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -32,6 +32,7 @@ class Defer(StrEnum):
     PREEMPTED_THIS_STEP = "preempted_this_step"
     HOST_FULL = "host_full"
     TENANT_QUOTA = "tenant_quota"
+    PROMPT_PENDING = "prompt_pending"
 
 
 class Reject(StrEnum):

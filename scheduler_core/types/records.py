@@ -57,7 +57,10 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A request reached the system. ``at_ns`` is the intended send time, ``seen_ns`` when the driver took it up."""
+    """A request reached the system. ``at_ns`` is the intended send time, ``seen_ns`` when the driver took it up.
+
+    ``group`` is the number of the first of several samples of one prompt, None for the only one.
+    """
 
     kind: ClassVar[str] = "arrived"
     at_ns: Ns
@@ -67,13 +70,15 @@ class Arrived:
     output_limit: int
     tenant: str
     tier: str
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A waiting request got blocks; ``resumed`` when it had run before and was preempted.
 
-    Of the ``hit_tokens`` that were found in the cache, the last ``host_tokens`` were copied from host memory.
+    Of the ``hit_tokens`` that were found in the cache, the last ``host_tokens`` were copied from host memory. Where
+    they are instead those of another sample of the prompt, ``shared_tokens`` says so, and is as many.
     """
 
     kind: ClassVar[str] = "admitted"
@@ -84,6 +89,7 @@ class Admitted:
     resumed: bool
     step: int
     host_tokens: int = 0
+    shared_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,8 @@ class Step:
     ``digest`` is over the plan with the names of its blocks, and empty where they have none. KV counts are blocks after
     planning; ``copied_out`` and ``copied_in`` are blocks that the step copied between device and host, ``host_used``
     those of the host pool that hold something, ``evicted_ahead`` cached ones that were evicted to have clean ones for
-    the next steps. Step ids count per ``instance``. ``spread`` is there where an instance is spread over devices.
+    the next steps, ``copied_on_write`` those copied on the device because a sample was to write to one that it shared.
+    Step ids count per ``instance``. ``spread`` is there where an instance is spread over devices.
 
     ``drafts`` rows: request, drafted, accepted. The request's grant ends with so many drafted tokens; it emitted those
     that were accepted and one more.
@@ -163,6 +170,7 @@ class Step:
     copied_out: int = 0
     copied_in: int = 0
     evicted_ahead: int = 0
+    copied_on_write: int = 0
     spread: Spread | None = None
     drafts: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -202,6 +210,7 @@ class Steps:
     copied_out: int = 0
     copied_in: int = 0
     evicted_ahead: int = 0
+    copied_on_write: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from scheduler_core.workload.distributions import exact
 from scheduler_core.workload.others import with_others
 from scheduler_core.workload.plan import ArrivalPlan
 from scheduler_core.workload.profiles import load_profile
+from scheduler_core.workload.samples import with_samples
 from scheduler_core.workload.slots import LATEST_NS, MOST_BLOCK_IDS, Offered, Slot
 from scheduler_core.workload.traces.data import TraceData
 from scheduler_core.workload.uniform import ONE, Stream
@@ -32,7 +33,11 @@ def freeze(spec: WorkloadSpec, *, trace: TraceData | None = None) -> ArrivalPlan
     requests = tuple(_requests(spec, offered))
     if spec.others is not None:
         requests = with_others(requests, spec.others)
-    return ArrivalPlan(requests, offered.block_size, offered.notes, offered.observed_hit_share)
+    notes = offered.notes
+    if spec.samples is not None and spec.samples > 1:
+        notes += (f"each of {len(requests)} prompts is answered {spec.samples} times, by as many requests",)
+        requests = with_samples(requests, spec.samples)
+    return ArrivalPlan(requests, offered.block_size, notes, offered.observed_hit_share)
 
 
 def _offer(spec: WorkloadSpec, trace: TraceData | None) -> Offered:

@@ -54,8 +54,10 @@ class ArrivalPlan:
         for r in self.requests:
             values = [r.index, r.arrival_ns, r.prompt_tokens, r.output_tokens, r.output_limit, r.seed, r.tenant]
             values += [r.tier, r.session, r.turn, _written(r.after), list(r.prefix_blocks), r.priority]
-            if r.cancel_ns is not None:
+            if r.cancel_ns is not None or r.group is not None:
                 values.append(r.cancel_ns)
+            if r.group is not None:
+                values.append(r.group)
             yield json.dumps(values, separators=(",", ":"), ensure_ascii=True)
 
     def write(self, path: Path) -> None:
@@ -97,7 +99,7 @@ def _written(after: tuple[int, ...]) -> int | list[int] | None:
 def _request(*values: Any) -> PlannedRequest:
     """One row of a plan file; `ValueError` or `TypeError` when it is none."""
     index, arrival_ns, prompt, output, limit, seed, tenant, tier, session, turn, after, *rest = values
-    prefix_blocks, priority, cancel_ns = rest if len(rest) == 3 else (*rest, None)
+    prefix_blocks, priority, cancel_ns, group = (*rest, None, None)[:4] if len(rest) <= 4 else rest
     return PlannedRequest(
         index,
         arrival_ns,
@@ -113,6 +115,7 @@ def _request(*values: Any) -> PlannedRequest:
         tuple(prefix_blocks),
         priority,
         cancel_ns,
+        group,
     )
 
 

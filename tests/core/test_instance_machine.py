@@ -13,6 +13,21 @@ from scheduler_core.testing.builders import Stepper, policy_spec
 
 POLICIES = st.one_of(
     st.builds(
+        lambda name, way, host, size: policy_spec(
+            name,
+            cache__share_samples=True,
+            cache__block_size=2,
+            cache__preemption=way,
+            cache__host_blocks=host,
+            batch__size=size,
+            batch__token_budget=6,
+        ),
+        st.sampled_from(["vllm_v1", "sarathi", "sglang", "nano", "vtc"]),
+        st.sampled_from(["recompute", "swap", "keep"]),
+        st.integers(1, 8),
+        st.integers(2, 4),
+    ),
+    st.builds(
         lambda order, prefix, admit, chunked, cap, size: policy_spec(
             "vllm_v1",
             order__by=order,
@@ -132,6 +147,14 @@ class InstanceMachine(RuleBasedStateMachine):
         )
         if refused is None:
             self.left[index] = output
+
+    @rule(prompt=st.integers(1, 7), output=st.integers(1, 6), samples=st.integers(2, 4))
+    def submit_samples(self, prompt: Any, output: Any, samples: Any) -> None:
+        group = self.offered
+        for index in range(group, group + samples):
+            self.offered += 1
+            if self.stepper.submit(index, prompt, limit=6, seed=group, group=group) is None:
+                self.left[index] = output
 
     @rule()
     def plan(self) -> None:

@@ -87,7 +87,9 @@ class Chaos:
     """Serves requests with random batches, chunks, preemptions, swaps, exchanges of equal blocks, prefix hits and
     cancels until all have ended.
 
-    Blocks are counted here by hand, so a test can also say that the engine touched none but those it was given.
+    Samples of one prompt (requests of a group) may begin with what another one of them has written of it, whole blocks
+    shared and the rest copied. Blocks are counted here by hand, so a test can also say that the engine touched none but
+    those it was given.
     """
 
     def __init__(self, executor: TorchExecutor, choices: random.Random, *, cancel_share: float = 0.0) -> None:
@@ -100,7 +102,9 @@ class Chaos:
         self._released: list[int] = []
         self._out: list[BlockCopy] = []
         self._in: list[BlockCopy] = []
+        self._on_write: dict[int, int] = {}  # target -> source
         self._read: list[int] = []
+        self.copies_on_write = 0
         self.preemptions = 0
         self.hits = 0
         self.swaps = 0
@@ -131,8 +135,17 @@ class Chaos:
                 grants.append((resident, grant))
         rebinds = self._exchange(left, grants)
         released, self._released = tuple(self._released), []
-        moves = {"copies_out": tuple(self._out), "copies_in": tuple(self._in), "rebinds": rebinds}
-        self._out, self._in = [], []
+        on_write = tuple(BlockCopy(source, target) for target, source in self._on_write.items())
+        moves = {
+            "copies_out": tuple(self._out),
+            "copies_in": tuple(self._in),
+            "rebinds": rebinds,
+            "copies_on_write": on_write,
+        }
+        for source in self._on_write.values():
+            self._owners[source] -= 1
+        self.copies_on_write += len(on_write)
+        self._out, self._in, self._on_write = [], [], {}
         result = step(self._executor, *(grant for _, grant in grants), released=released, **moves)
         self._settle()
         for (resident, grant), yielded in zip(grants, result.grants, strict=True):
@@ -191,6 +204,8 @@ class Chaos:
     def _grant(self, resident: _Resident, left: list[_Resident]) -> Grant | None:
         if resident.kept:
             return self._swap_in(resident)
+        if not resident.blocks and (part := self._part(resident, left)) is not None:
+            return part
         hit = self._shared(resident, left) if not resident.blocks else []
         start = len(hit) * self._size if hit else resident.written
         length = self._choices.randint(1, resident.known - start)
@@ -210,6 +225,37 @@ class Chaos:
         samples = start + length == resident.known
         hit_tokens = start if first else 0
         return Grant(resident.planned.index, resident.epoch, start, length, tuple(new), samples, phase, hit_tokens)
+
+    def _part(self, resident: _Resident, left: list[_Resident]) -> Grant | None:
+        """A first grant behind what another sample has written of the prompt, any number of its tokens."""
+        group = resident.planned.group
+        others = [
+            r for r in left if r is not resident and r.planned.group == group is not None and r.written and r.blocks
+        ]
+        if not others or self._choices.random() < 0.2:
+            return None
+        source = self._choices.choice(others)
+        most = min(source.written, resident.planned.prompt_tokens, resident.known - 1)
+        start = self._choices.randint(0, most) if self._choices.random() < 0.5 else most
+        if source.ran and self._in:
+            return None  # its blocks may come in with this very plan
+        length = self._choices.randint(1, resident.known - start)
+        whole, rest = divmod(start, self._size)
+        free = [block for block, owners in enumerate(self._owners) if not owners]
+        needed = -(-(start + length) // self._size) - whole
+        if not start or needed > len(free):
+            return None
+        own = self._choices.sample(free, needed)
+        if rest:
+            self._on_write[own[0]] = source.blocks[whole]
+            self._owners[source.blocks[whole]] += 1  # until the plan is made
+        resident.blocks = source.blocks[:whole] + own
+        for block in resident.blocks:
+            self._owners[block] += 1
+        phase = Phase.RECOMPUTE if resident.ran else Phase.PREFILL
+        samples = start + length == resident.known
+        blocks = tuple(resident.blocks)
+        return Grant(resident.planned.index, resident.epoch, start, length, blocks, samples, phase, start)
 
     def _swap_in(self, resident: _Resident) -> Grant | None:
         """A first grant behind some of the tokens that were swapped out; they need not all come back."""

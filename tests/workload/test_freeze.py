@@ -397,6 +397,50 @@ def test_clients_that_give_up_do_so_between_the_two_times_and_nothing_else_chang
     assert ArrivalPlan.read(tmp_path / "plan.gz") == plan
 
 
+def test_samples_by_hand(tmp_path: Any) -> None:
+    """Two users in closed loop, three prompts, two samples of each: the third prompt waits for both samples of the
+    first. Prompt, length and seed are those of one sample, what is drawn for the answer is not.
+    """
+    plain = {"arrivals": {"closed": {"concurrency": 2}}, "lengths": CHAT, "requests": 3}
+    alone, plan = frozen(plain), frozen({**plain, "samples": 2})
+    assert [(r.index, r.group, r.after) for r in plan.requests] == [
+        (0, 0, ()),
+        (1, 0, ()),
+        (2, 2, ()),
+        (3, 2, ()),
+        (4, 4, (0, 1)),
+        (5, 4, (0, 1)),
+    ]
+    for request in plan.requests:
+        single = alone.requests[request.index // 2]
+        assert (request.prompt_tokens, request.output_tokens, request.seed, request.arrival_ns) == (
+            single.prompt_tokens,
+            single.output_tokens,
+            single.seed,
+            single.arrival_ns,
+        )
+        assert (request.draw_seed == single.draw_seed) == (request.index == request.group)
+    assert len({request.draw_seed for request in plan.requests}) == 6
+    assert "each of 3 prompts is answered 2 times, by as many requests" in plan.notes
+    plan.write(tmp_path / "plan.gz")
+    assert ArrivalPlan.read(tmp_path / "plan.gz") == plan
+    assert frozen({**plain, "samples": 1}).digest == alone.digest
+
+
+@pytest.mark.parametrize(
+    ("samples", "requests", "message"),
+    [
+        (0, 5, "greater than 0"),
+        (129, 5, "less than or equal to 128"),
+        (128, 100_000, "are over 10,000,000"),
+    ],
+)
+def test_samples_that_make_no_sense_are_refused(samples: int, requests: int, message: str) -> None:
+    arrivals = {"constant": {"rate_rps": 1}}
+    with pytest.raises(InputError, match=message):
+        frozen({"arrivals": arrivals, "lengths": CHAT, "requests": requests, "samples": samples})
+
+
 def test_moments_and_limits_that_make_no_sense_are_refused() -> None:
     plain = {"arrivals": {"poisson": {"rate_rps": 5}}, "lengths": CHAT, "requests": 5}
     assert "to_ms (1) must not be below from_ms (2)" in problem({**plain, "cancels": {"from_ms": 2, "to_ms": 1}})

@@ -82,7 +82,7 @@ class PromptWriter:
         ids = self.ids(request)
         fields: dict[str, Any] = {**self._base, "max_tokens": request.output_tokens}
         if manner.sampling.temperature:
-            fields["seed"] = request.seed & _LARGEST_SEED  # as signed integers of 64 bits
+            fields["seed"] = request.draw_seed & _LARGEST_SEED  # as signed integers of 64 bits
         if manner.priorities and request.priority:
             fields["priority"] = request.priority
         if not manner.text:
