@@ -31,9 +31,9 @@ def within_run_errors(requests: Requests) -> dict[str, float]:
     for metric, (field, share) in QUANTILES.items():
         column = requests.columns[field]
         finished = requests.counted & requests.finished
-        values = np.where(finished, column.values, np.inf)[requests.counted & (~finished | column.present)]
-        if FEWEST <= len(values) <= MOST:
-            error = log_quantile_error(values, share)
+        wanted = requests.counted & (~finished | column.present)
+        if FEWEST <= wanted.sum() <= MOST:
+            error = log_quantile_error(np.where(finished, column.values, np.inf)[wanted], share)
             if error is not None:
                 found[metric] = error
     return found

@@ -8,7 +8,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Keys = npt.NDArray[np.uint64]
 
-HELD = 1 << 20  # values that are held and sorted at a time
+HELD = 1 << 18  # values that are held and sorted at a time
 _DIGIT = 16  # bits that a pass over the values settles
 _SIGN = np.uint64(1 << 63)
 

@@ -21,7 +21,7 @@ from scheduler_core.types.time import NS_PER_MS
 Floats = npt.NDArray[np.float64]
 T = TypeVar("T")
 
-HELD_VALUES = 4_000_000  # derived values that are held at a time; beyond, columns are made again when asked for
+HELD_VALUES = 1_000_000  # derived values that are held at a time; beyond, columns are made again when asked for
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,8 @@ class Requests:
     def reasons(self) -> dict[str, int]:
         """Requests that did not finish, counted by ``outcome: stage: reason``."""
         labels, rows = self.labels, self.rows
-        keys = np.stack([rows["outcome"], rows["stage"], rows["reason"]])[:, ~self.finished]
+        ended = ~self.finished
+        keys = np.stack([rows[name][ended] for name in ("outcome", "stage", "reason")])
         found, counts = np.unique(keys, axis=1, return_counts=True)
         named = (labels.outcomes.values, labels.stages.values, labels.reasons.values)
         return {

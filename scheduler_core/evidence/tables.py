@@ -23,7 +23,7 @@ from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.types.time import NS_PER_MS
 
 TABLES_SCHEMA = "headway-tables/1"
-ROWS_PER_GROUP = 65_536
+ROWS_PER_GROUP = 16_384
 _VERSION_KEY = b"headway_schema"
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 Mask = npt.NDArray[np.bool_]

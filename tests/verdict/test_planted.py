@@ -187,7 +187,7 @@ def _twice(formula: str | None) -> str:
 
 def _sweep(*names: str) -> str:
     spec = experiment(sweep={"loads": [2, 4, 6]}, arms={name: {"policy": "vllm_v1"} for name in names})
-    runs = {load: [summary(name, repeat) for name in names for repeat in range(2)] for load in (2, 4, 6)}
+    runs = {load: [summary(name, repeat) for name in names for repeat in range(2)] for load in (2.0, 4.0, 6.0)}
     return decide_sweep(spec, runs).sweeps[0].headline
 
 
