@@ -203,7 +203,7 @@ def million(requests: int = 1_000_000) -> None:
 
 
 def _peak_kib() -> int:
-    """Peak memory of this program. On Linux not the kernel's ``ru_maxrss``, which keeps that of the parent it began in."""
+    """Peak memory of this program; not Linux's ``ru_maxrss``, which begins with that of the parent."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -6,12 +6,21 @@ is looked at before the shares of stages.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from scheduler_core.spec.thresholds import ThresholdName
 from scheduler_core.verdict.next_steps import Knob, more_load, turned
 from scheduler_core.verdict.pairs import Pair
 from scheduler_core.verdict.question import Question
+from scheduler_core.verdict.remedies import (
+    Asked,
+    Remedy,
+    fewer_devices,
+    fewer_expert_places,
+    tell_the_cause,
+    without_overlap,
+)
 from scheduler_core.verdict.schema import Finding, NextStep
 from scheduler_core.verdict.symptoms import View
 
@@ -20,13 +29,17 @@ Problem = Literal["compute", "queueing", "handoff", "allocation", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``shows`` answers with the symptom in words, or with nothing; ``knobs`` are tried in order for the next step."""
+    """``shows`` answers with the symptom in words, or with nothing.
+
+    For the next step ``knobs`` are tried in order, then ``remedies``.
+    """
 
     id: str
     problem: Problem
     judgement: str
     shows: Callable[[View], str | None]
     knobs: tuple[Knob, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
 
 
 def diagnose(
@@ -49,7 +62,11 @@ def diagnose(
 
 def _finding(question: Question, arm: str, rule: Rule, view: View, symptom: str) -> Finding:
     evidence = list(view.cited.values())
-    steps = (turned(question, arm, view.runs[0].policy, knob, "; ".join(evidence)) for knob in rule.knobs)
+    asked = Asked(question, arm, view.runs[0].policy, view.baseline[0].policy, "; ".join(evidence))
+    steps = chain(
+        (turned(question, arm, asked.policy, knob, asked.evidence) for knob in rule.knobs),
+        (remedy(asked) for remedy in rule.remedies),
+    )
     step: NextStep | None = next((step for step in steps if step is not None), None)
     return Finding(
         rule=rule.id,
@@ -128,10 +145,16 @@ def _idle_and_queueing(view: View) -> str | None:
     return "requests queue while the device is mostly idle"
 
 
-def _exposed(view: View) -> str | None:
+def _exposed_collectives(view: View) -> str | None:
     told, steps = view.value("exposed_collective_ms"), view.value("step_path_ms")
-    if told is not None and steps and told > view.limit("exposed_over_e2e") * steps:
-        return "collectives are on the critical path of each step"
+    if told is None or not steps or told <= view.limit("exposed_over_e2e") * steps:
+        return None
+    return "collectives are on the critical path of each step"
+
+
+def _exposed(view: View) -> str | None:
+    if _exposed_collectives(view.fresh()) is not None:
+        return None  # said already, of the devices of one instance
     exposed, elapsed = view.value("exposed_comm_ms"), view.value("e2e_mean_ms")
     if exposed is None or elapsed is None or exposed <= view.limit("exposed_over_e2e") * elapsed:
         return None
@@ -213,17 +236,29 @@ RULES: tuple[Rule, ...] = (
     Rule("G3", "allocation", "one instance does not suit both kinds: evaluate chunked prefill and separated pools",
          _two_kinds, (_SMALLER_STEPS,)),
     Rule("G4", "handoff", "handoff or imbalance is on the critical path: compare transfer, recompute, same pool",
-         _handoff_tail, _ANOTHER_WAY),
+         _handoff_tail, _ANOTHER_WAY, (tell_the_cause,)),
     Rule("G5", "queueing", "granularity or batch formation holds requests back: profile steps, raise the batch",
          _idle_and_queueing,
          (Knob("batch.size", 2.0, "more requests share each step"),
-          Knob("batch.max_wait_ms", 0.5, "a batch starts earlier"))),
-    Rule("G6", "handoff", "exposed communication or imbalance between devices", _exposed),
-    Rule("G7", "allocation", "all-to-all or a hot expert", _hot_expert),
-    Rule("G10", "handoff", "recompute or stay in the same pool", _handoff_budget, _ANOTHER_WAY),
-    Rule("R12", "unknown", "overlap counts only when it leaves the critical path", _overlap_without_gain),
+          Knob("batch.max_wait_ms", 0.5, "a batch starts earlier"),
+          Knob("batch.token_budget", 2.0, "larger steps use the device better"))),
+    Rule("G6", "handoff", "exposed communication or imbalance between devices of an instance", _exposed_collectives,
+         (Knob("execution.dual_batch", 1, "one half of a step communicates while the other computes", to="sooner",
+               unset="never"),),
+         (fewer_devices, tell_the_cause)),
+    Rule("G6", "handoff", "exposed communication or imbalance between instances", _exposed,
+         (Knob("pools.move", 1, "KV moves while later layers are computed", to="layers"), *_ANOTHER_WAY),
+         (fewer_devices, tell_the_cause)),
+    Rule("G7", "allocation", "all-to-all or a hot expert", _hot_expert,
+         (Knob("batch.token_budget", 0.5, "in a smaller step fewer tokens wait for the hottest place"),),
+         (fewer_expert_places,)),
+    Rule("G10", "handoff", "recompute or stay in the same pool", _handoff_budget, _ANOTHER_WAY, (tell_the_cause,)),
+    Rule("R12", "unknown", "overlap counts only when it leaves the critical path", _overlap_without_gain,
+         remedies=(without_overlap,)),
     Rule("R12", "compute", "drafts count only where checking them is cheaper than what they save", _drafts_without_gain,
          (Knob("execution.draft_tokens", 0.5, "fewer tokens are checked in vain"),)),
-    Rule("R13", "allocation", "parallelism that causes contention is no optimisation", _crowding, (_FEWER,)),
-    Rule("R14", "unknown", "look for another difference between the arms", _unexplained),
+    Rule("R13", "allocation", "parallelism that causes contention is no optimisation", _crowding, (_FEWER,),
+         (tell_the_cause,)),
+    Rule("R14", "unknown", "look for another difference between the arms", _unexplained,
+         remedies=(tell_the_cause,)),
 )  # fmt: skip

@@ -23,12 +23,16 @@ LOAD_FACTOR = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A parameter and the way to turn it: a number by ``factor``, a choice to ``to``; ``why`` it should help."""
+    """A parameter and the way to turn it: a number by ``factor``, a choice to ``to``; ``why`` it should help.
+
+    ``unset`` is what a choice that is not set amounts to.
+    """
 
     parameter: str
     factor: float
     why: str
     to: str | None = None
+    unset: str | None = None
 
     def turn(self, value: Any) -> Any:
         """The new value; None where there is nothing to turn."""
@@ -114,7 +118,7 @@ def one_layer_at_a_time(question: Question, change: Difference, candidate: str) 
     """Arms that change one layer each, when the candidate changed several, so that each can be credited."""
     if change.single or change.none or len(change.sections) < 2 or change.preset is not None:
         return None
-    form = _form(question)
+    form = experiment_form(question)
     if form is None:
         return None
     base = form["arms"][question.baseline]
@@ -167,7 +171,7 @@ def _more_pairs(question: Question, found: Sequence[Claim], gates: Sequence[Gate
     count = max(needed, have + 1) if undecided and have >= LEAST_PAIRS else needed
     if count <= have:
         return []
-    form = _form(question)
+    form = experiment_form(question)
     if form is not None:
         form["repeats"] = count
     what = f"{', '.join(undecided)} would be decided" if undecided else "a decision becomes possible"
@@ -190,7 +194,7 @@ def _next_look(question: Question, ruling: Ruling, found: Sequence[Claim], gates
     undecided = [gate.metric for gate in gates if gate.state == "undecided"]
     if following is None:
         return []
-    form = _form(question)
+    form = experiment_form(question)
     if form is not None:
         form["repeats"] = following
     return [
@@ -222,7 +226,8 @@ def turned(question: Question, arm: str, policy: Mapping[str, Any], knob: Knob, 
     """The experiment with one parameter of ``arm`` turned; None when its resolved ``policy`` cannot take it."""
     section, name = knob.parameter.split(".")
     value = (policy.get(section) or {}).get(name)
-    new, form = knob.turn(value), _form(question)
+    value = knob.unset if value is None else value
+    new, form = knob.turn(value), experiment_form(question)
     if new is None or form is None:
         return None
     form["arms"][arm][section][name] = new
@@ -244,7 +249,7 @@ def _knobs(metric: str) -> tuple[Knob, ...]:
 
 def more_load(question: Question, because: str) -> NextStep:
     """The same arms at a higher load."""
-    form = _form(question)
+    form = experiment_form(question)
     changed = form is not None and _scale_load(form["workload"], LOAD_FACTOR)
     return NextStep(
         title=f"the same arms at {LOAD_FACTOR:g} times the load" if changed else "the same arms on other traffic",
@@ -271,7 +276,7 @@ def _scale_load(workload: dict[str, Any], factor: float) -> bool:
     return scaled
 
 
-def _form(question: Question) -> dict[str, Any] | None:
+def experiment_form(question: Question) -> dict[str, Any] | None:
     """The experiment as a form to fill in, only what was written; None for runs made elsewhere."""
     if question.spec is None:
         return None

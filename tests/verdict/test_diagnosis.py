@@ -1,12 +1,15 @@
 """Each diagnosis rule fires on its own symptom, prints its thresholds, and stays silent on a healthy run."""
 
+import re
 from typing import Any, get_args
 
 import pytest
 
 from scheduler_core.evidence.schema import RunSummary, TierSummary
+from scheduler_core.policies.resolving import check_playable
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
+from scheduler_core.spec.profiles import choose_profile
 from scheduler_core.spec.thresholds import THRESHOLDS, ThresholdName
 from scheduler_core.types.errors import InputError
 from scheduler_core.verdict.diagnosis import RULES, diagnose
@@ -68,6 +71,67 @@ def test_each_symptom_triggers_exactly_its_rule(rule: str) -> None:
     assert found[0].evidence and found[0].thresholds
     assert found[0].next_step.experiment is not None
     parse(ExperimentSpec, found[0].next_step.experiment)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in TRIGGERS if rule not in ("G3", "G9", "G8")])
+def test_no_finding_says_more_load_where_a_knob_answers_it(rule: str) -> None:
+    """The title names a knob with its direction, the reason cites the figures, and the form can be played."""
+    changed, base, fields = TRIGGERS[rule]
+    (found,) = find(changed, base, **fields)
+    assert "times the load" not in found.next_step.title
+    assert re.search(r"lower|raise|set|half way back", found.next_step.title)
+    assert "evidence: " in found.next_step.because and found.evidence[0] in found.next_step.because
+
+
+SPREAD = {"modelled": {"profile": "mixtral-8x7b@h100", "parallel": {"tensor": 8, "expert": 8, "expert_skew": 0.8}}}
+PIPELINED = {"policy": "vllm_v1", "batch": {"token_budget": 2048}, "execution": {"overlap": "pipelined"}}
+BESIDE = {**PIPELINED, "execution": {"overlap": "two_stream"}}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "collectives": ("G6", {"policy": "vllm_v1"}, {}, "set execution.dual_batch of candidate from never to sooner"),
+    "collectives beside computing": (
+        "G6", {"policy": "vllm_v1", "execution": {"dual_batch": "always"}}, {"execution": {"dual_batch": "sooner"}},
+        "lower target.modelled.parallel.tensor from 8 to 4"),
+    "hot expert": ("G7", {"policy": "vllm_v1", "batch": {"token_budget": 512}}, {},
+                   "lower batch.token_budget of candidate from 512 to 256"),
+    "hot expert, any budget": ("G7", {"policy": "vllm_v1"}, {}, "lower target.modelled.parallel.expert from 8 to 4"),
+    "overlap": ("R12", BESIDE, {}, "lower batch.token_budget of both arms from 2048 to 1024"),
+    "overlap and more": (
+        "R12", {**BESIDE, "batch": {"token_budget": 512}}, {},
+        "beside candidate, the same with execution.overlap back to pipelined"),
+    "unexplained": ("R14", {"policy": "vllm_v1", "batch": {"token_budget": 512}}, {},
+                    "beside candidate, raise batch.token_budget from 512 half way back to 1280"),
+    "unexplained, two layers": (
+        "R14", {"policy": "vllm_v1", "batch": {"token_budget": 512}, "cache": {"prefix": "none"}}, {},
+        "one layer at a time"),
+    "unexplained choice": (
+        "R14", {"policy": "vllm_v1", "batch": {"token_budget": 2048}, "order": {"by": "priority"}}, {},
+        "a second arm with order.by as in baseline"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_finding_tries_is_a_form_that_can_be_played(case: str) -> None:
+    """G6: half the devices or the halves of a step apart; G7: less to wait for; R12: the overlap alone, or where it
+    weighs more; R14: layer by layer, half the change, or the baseline against itself."""
+    rule, policy, given, title = CASES[case]
+    changed, base, fields = TRIGGERS[rule]
+    if case.startswith("collectives"):
+        changed, base = {"step_path_ms": 1000, "exposed_collective_ms": 400}, {}
+    before = PIPELINED if rule == "R12" else {"policy": "vllm_v1", "batch": {"token_budget": 2048}}
+    asked = experiment(target=SPREAD, arms={"baseline": before, "candidate": {**policy, **given}})
+    old = summary("baseline", 0, {**HEALTHY, **base}, policy=before)
+    new = summary("candidate", 0, {**HEALTHY, **changed}, policy={**policy, **given}, **fields)
+    for run, figures in ((old, base), (new, changed)):
+        run.metrics.update({name: figure(name, value) for name, value in figures.items()})
+    (found,) = diagnose(Question.of(asked), "candidate", [(old, new)])
+    assert (found.rule, found.next_step.title) == (rule, title)
+    form = parse(ExperimentSpec, found.next_step.experiment)
+    assert form != asked
+    modelled = form.target.modelled
+    assert modelled is not None
+    profile = choose_profile(modelled.profile, [], where="profile", parallel=modelled.parallel)
+    for arm in form.arms.values():
+        check_playable(arm, form.target, profile)
 
 
 @pytest.mark.parametrize("rule", ["G4", "G10"])
