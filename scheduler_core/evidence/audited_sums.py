@@ -40,7 +40,7 @@ def segments_add_up(requests: Requests, *, modelled: bool) -> Iterator[SumFault]
 def handoffs_add_up(requests: Requests, away: Mapping[int, Ns]) -> Iterator[SumFault]:
     """Waits for room, network and bytes are how long each request was ``away``: held, or on its way."""
     rows, left = requests.rows, dict(away)
-    parts = np.sum([rows[f"{kind}_ns"] for kind in _AWAY], axis=0)
+    parts = sum((rows[f"{kind}_ns"] for kind in _AWAY), np.zeros(len(requests), dtype=np.int64))
     for row in (requests.finished & (parts > 0)).nonzero()[0]:
         request = int(rows["request"][row])
         away_ns = left.pop(request, 0)
