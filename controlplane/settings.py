@@ -223,6 +223,7 @@ STORAGES: dict[str, Any] = {
 }
 FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.TemporaryFileUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+QUICK_PROBE_S = env.number("HEADWAY_QUICK_PROBE_S", 60)
 TRACE_UPLOAD_MAX_BYTES = int(env.number("HEADWAY_TRACE_MAX_MB", 512)) * 1024 * 1024
 UPLOAD_FORM_BYTES = 64 * 1024  # what a form adds around an uploaded file
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.utils import timezone
 
@@ -132,7 +133,7 @@ def start_probe(*, owner: User, name: str, server: object, policy: object = None
         title=f"Calibration {name}: {where}",
         job={
             "name": name, "server": read.canonical(), "policy": stated.canonical(), "quick": quick,
-            "wall_limit_s": PROBE_LIMIT_S,
+            "probe_s": settings.QUICK_PROBE_S if quick else None, "wall_limit_s": PROBE_LIMIT_S,
         },
         device_kind=device_kind_of(spec.TargetSpec(server=read)),
         plan=None,

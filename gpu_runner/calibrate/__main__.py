@@ -75,7 +75,7 @@ def run_job(path: Path) -> int:
 
 
 def _server(job: CalibrationJob) -> _Work:
-    seconds = _QUICK_PROBE_S if job.quick else _PROPER_PROBE_S
+    seconds = job.probe_s or (_QUICK_PROBE_S if job.quick else _PROPER_PROBE_S)
 
     def measure(progress: Progress, stop: Stop) -> Profile:
         from gpu_runner.calibrate.probe.probe import calibrate_server

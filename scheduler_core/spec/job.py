@@ -72,6 +72,9 @@ class CalibrationJob(Spec):
     )
     access: Access | None = Field(None, description="Of a server: how it is reached.")
     quick: bool = Field(False, description="Fewer measured steps, for sizing a demo rather than for planning.")
+    probe_s: float | None = Field(
+        None, ge=10, le=600, description="Of a server: how long the probe takes; absent: 420 s, or 60 s when quick."
+    )
     workdir: str
     wall_limit_s: PositiveFloat = 600.0
 

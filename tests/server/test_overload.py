@@ -4,7 +4,6 @@ Truth are the mock's own stamps, on the same clock of this host as the client's.
 """
 
 import json
-import multiprocessing
 import os
 import signal
 import statistics
@@ -42,15 +41,15 @@ class Seen:
     true_ttft_ms: float
 
 
-def overloaded(count: int, *, rate: float, tokens: int, meanwhile: Callable[[], None] = lambda: None) -> Seen:
-    """One client process plays ``count`` streams of ``tokens`` chunks; ``meanwhile`` runs beside it."""
+def overloaded(count: int, *, rate: float, tokens: int, meanwhile: Callable[[int], None] = lambda pid: None) -> Seen:
+    """One client process plays ``count`` streams of ``tokens`` chunks; ``meanwhile`` runs beside it, given its id."""
     requests = tuple(evenly(count, gap_ms=1e3 / rate, output=tokens))
     lateness, efforts, finished, first = Lateness(), list[Effort](), 0, dict[int, int]()
     with mock_server(STEADY) as url:
         load = Load(ShardPlan("overload", requests, Manner("mock"), CLIENT, Origin(url), warm=64), 1)
-        beside = threading.Thread(target=meanwhile)
         try:
             load.open()
+            beside = threading.Thread(target=meanwhile, args=load.pids)
             zero_ns = load.start().zero_ns
             beside.start()
             for event in load.events(lambda: False, lambda: None):
@@ -96,13 +95,11 @@ def test_a_client_without_a_core_to_itself_is_void_or_right(rate: float) -> None
 def test_a_client_that_was_stopped_is_void() -> None:
     """Stopped for 300 ms of the 400 in which it has to send: no machine can make that run a good one."""
 
-    def stop() -> None:
-        (client,) = multiprocessing.active_children()
-        assert client.pid is not None
+    def stop(client: int) -> None:
         time.sleep(0.4)  # the clock reaches 0 after 0.3 s
-        os.kill(client.pid, signal.SIGSTOP)
+        os.kill(client, signal.SIGSTOP)
         time.sleep(0.3)
-        os.kill(client.pid, signal.SIGCONT)
+        os.kill(client, signal.SIGCONT)
 
     seen = overloaded(40, rate=100, tokens=4, meanwhile=stop)
     assert seen.finished == 40

@@ -62,7 +62,8 @@ def launch_file(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def visitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
     folder = tmp_path_factory.mktemp("servers")
-    stack = Stack(folder / "home", HEADWAY_LAUNCH_FILE=str(launch_file(folder)))
+    probe = {"HEADWAY_QUICK_PROBE_S": "15"}  # steps of tens of milliseconds: three rounds of all kinds fit
+    stack = Stack(folder / "home", HEADWAY_LAUNCH_FILE=str(launch_file(folder)), **probe)
     try:
         stack.wait_ready()
         with Visitor.of(stack.port, stack.said()) as signed_in:

@@ -1,15 +1,15 @@
 """A plan over several client processes, and what they tell as one stream of events."""
 
-import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from multiprocessing.connection import Connection, wait
-from typing import Any
+from multiprocessing.connection import Connection, Pipe, wait
 
 from gpu_runner.server.client.events import Clock, Event
-from gpu_runner.server.client.shard import READY, shard_main
+from gpu_runner.server.client.shard import READY
 from gpu_runner.server.client.shardplan import ShardPlan
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import ExecutorError
@@ -23,28 +23,32 @@ class Load:
     """Starts the processes, gives them one clock, and yields what they tell until the last has ended."""
 
     def __init__(self, plan: ShardPlan, processes: int) -> None:
-        self._context = multiprocessing.get_context("spawn")
         self._parts = [replace(plan, requests=part) for part in split(plan.requests, processes)]
         share = -(-plan.warm // max(1, len(self._parts)))
         self._parts = [replace(part, warm=min(share, len(part.requests))) for part in self._parts]
         self._pipes: list[Connection] = []
-        self._workers: list[Any] = []
+        self._workers: list[subprocess.Popen[bytes]] = []
         self.clock = Clock(0)
 
     def open(self) -> None:
         """Start every process and wait until it holds its part of the plan."""
-        for number, part in enumerate(self._parts):
-            ours, theirs = self._context.Pipe()
-            worker = self._context.Process(target=shard_main, args=(theirs,), name=f"client-{number}", daemon=True)
-            worker.start()
-            theirs.close()
-            ours.send(part)
-            self._pipes.append(ours)
+        for part in self._parts:
+            pipe, worker = _start()
+            self._pipes.append(pipe)
             self._workers.append(worker)
+            pipe.send(part)
         for pipe in self._pipes:
-            said = pipe.recv()
+            try:
+                said = pipe.recv()
+            except EOFError:
+                raise ExecutorError("the load client failed to start: its process ended") from None
             if said != READY:
                 raise ExecutorError(f"the load client failed to start: {said[-1].reason}")
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the processes."""
+        return [worker.pid for worker in self._workers]
 
     def start(self) -> Clock:
         """Set the run's clock; it reaches 0 in a moment, when every process is ready to send."""
@@ -80,10 +84,11 @@ class Load:
     def close(self) -> None:
         """End what is left of the processes."""
         for worker in self._workers:
-            worker.join(timeout=1)
-            if worker.is_alive():
+            try:
+                worker.wait(timeout=1)
+            except subprocess.TimeoutExpired:
                 worker.kill()
-                worker.join()
+                worker.wait()
         for pipe in self._pipes:
             pipe.close()
 
@@ -94,10 +99,25 @@ class Load:
             except OSError:
                 continue  # it has just ended
 
-    def _ended(self, worker: Any) -> None:
-        worker.join(timeout=STOP_GRACE_S)
-        if worker.exitcode:
-            raise ExecutorError(f"a process of the load client ended with status {worker.exitcode}")
+    def _ended(self, worker: "subprocess.Popen[bytes]") -> None:
+        try:
+            status = worker.wait(timeout=STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            return  # it has told everything; `close` ends it
+        if status:
+            raise ExecutorError(f"a process of the load client ended with status {status}")
+
+
+def _start() -> "tuple[Connection, subprocess.Popen[bytes]]":
+    """A process and the pipe to it. One of `multiprocessing` would import the main module of the run first, which
+    takes longer than all that a client needs.
+    """
+    ours, theirs = Pipe()
+    with theirs:
+        command = [sys.executable, "-m", "gpu_runner.server.client", str(theirs.fileno())]
+        nothing = subprocess.DEVNULL  # standard output is the run's own
+        worker = subprocess.Popen(command, stdin=nothing, stdout=nothing, pass_fds=[theirs.fileno()])
+    return ours, worker
 
 
 def split(requests: Sequence[PlannedRequest], processes: int) -> list[tuple[PlannedRequest, ...]]:

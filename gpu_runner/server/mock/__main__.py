@@ -11,11 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_runner.server.adapters.flags import KNOBS, from_flags, settings_of
 from gpu_runner.server.http.loop import run
 from gpu_runner.server.mock.behaviour import Behaviour
 from gpu_runner.server.mock.server import MockServer
-from scheduler_core.spec.variants import turned
 
 
 async def _serve(behaviour: Behaviour, port: int) -> None:
@@ -30,10 +28,15 @@ async def _serve(behaviour: Behaviour, port: int) -> None:
 
 def with_flags(behaviour: Behaviour, flags: Sequence[str]) -> Behaviour:
     """``behaviour`` with the policy that a server's ``flags`` ask for; `InputError` for one without a value."""
-    if behaviour.scheduled is None or behaviour.dialect not in KNOBS:
+    scheduled = behaviour.scheduled
+    if scheduled is None:
+        return behaviour
+    from gpu_runner.server.adapters.flags import KNOBS, from_flags, settings_of  # every policy's parts with it
+    from scheduler_core.spec.variants import turned
+
+    if behaviour.dialect not in KNOBS:
         return behaviour
     asked, _ = from_flags(flags, behaviour.dialect)
-    scheduled = behaviour.scheduled
     policy = turned(scheduled.policy, settings_of(asked))
     return behaviour.model_copy(update={"scheduled": scheduled.model_copy(update={"policy": policy})})
 

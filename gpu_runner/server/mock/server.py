@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_runner.server.client.naming import index_of
 from gpu_runner.server.mock.behaviour import Behaviour, Scripted
-from gpu_runner.server.mock.engines import Engine, ScheduledEngine, ScriptedEngine
+from gpu_runner.server.mock.engines import Engine, ScriptedEngine
 from gpu_runner.server.mock.separated import SeparatedEngine
 from gpu_runner.server.mock.stats import Stats
 from gpu_runner.server.mock.stream import Answer, Question
@@ -142,6 +142,8 @@ class MockServer:
 def _engine_of(behaviour: Behaviour, stats: Stats) -> tuple[Engine, SeparatedEngine | None]:
     """Where tokens come from, and the same with pools of its own if it has some."""
     if behaviour.scheduled is not None:
+        from gpu_runner.server.mock.scheduled import ScheduledEngine  # the planner: a scripted mock starts without
+
         return ScheduledEngine(behaviour.scheduled, stats), None
     script = behaviour.scripted or Scripted()
     if behaviour.separated is not None:
