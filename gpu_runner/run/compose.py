@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpu_runner.process import Deadline, Emit
-from gpu_runner.run.inside import InsideRun
-from gpu_runner.run.outside import OutsideRun
 from gpu_runner.run.playing import Playing
 from gpu_runner.run.progress import Progress
 from scheduler_core.drive.fork import due_from
@@ -68,7 +66,7 @@ class _Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         plan = ArrivalPlan.read(Path(job.plan_file))
         self.warmup_share = max(job.warmup_share, _before_fork(job, plan))
-        playing: Playing = InsideRun(job, plan) if job.target.server is None else OutsideRun(job, plan, self.deadline)
+        playing = _playing(job, plan, self.deadline)
         try:
             self._serve(plan, playing)
         finally:
@@ -131,6 +129,17 @@ class _Run:
                 sha256=info.sha256,
             )
         )
+
+
+def _playing(job: RunJob, plan: ArrivalPlan, stop: Callable[[], bool]) -> Playing:
+    """The plan at the starting line of the job's target; what another kind of target needs is not even imported."""
+    if job.target.server is None:
+        from gpu_runner.run.inside import InsideRun
+
+        return InsideRun(job, plan)
+    from gpu_runner.run.outside import OutsideRun
+
+    return OutsideRun(job, plan, stop)
 
 
 def _before_fork(job: RunJob, plan: ArrivalPlan) -> float:
