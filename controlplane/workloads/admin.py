@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from controlplane.accounts.models import User
 from controlplane.adminsite import ServiceAdmin, SpecField, VersionedAdmin, refused
 from controlplane.specs import brief
-from controlplane.workloads.logs import IMPORTED
+from controlplane.workloads.logs import CLIENTS, IMPORTED
 from controlplane.workloads.models import ArrivalPlan, Dataset, Workload, WorkloadVersion
 from controlplane.workloads.services import (
     add_version,
@@ -85,7 +85,11 @@ class ArrivalPlanAdmin(ServiceAdmin):
 class DatasetForm(ModelForm):  # type: ignore[type-arg]
     """An upload; it is kept only if its reader takes it whole."""
 
-    format = forms.ChoiceField(required=False, choices=[("", "find out"), *IMPORTED])
+    format = forms.ChoiceField(
+        required=False,
+        choices=[("", "find out"), *(choice for choice in IMPORTED if choice[0] != CLIENTS)],
+        help_text="ServeGen's clients are several files: Traces → Import a trace takes them together.",
+    )
     options = forms.JSONField(required=False, help_text="How to read it: columns, time_unit, block_size, ...")
 
     class Meta:

@@ -7,7 +7,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ IMPORTED = (
 """Every format of an import, with its title."""
 
 _CLIENT_FILE = re.compile(r"(?P<client>[\w.+-]{1,100})-(?:(?P<rates>trace)\.csv|dataset\.json(?:\.gz)?)")
+_LINE = re.compile(r"line (\d+)")
 _KEPT_OPTIONS = ("same_instant", "zero_output")
 _MOST_REQUESTS = 2_000_000
 _GZIP = b"\x1f\x8b"
@@ -48,11 +49,25 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A trace made of uploads: its file, the options that read it, and where it came from."""
+    """A trace made of uploads: its file, the options that read it, and where it came from.
+
+    ``places`` are where its rows stand in what was uploaded, in their order; empty where they stand nowhere.
+    """
 
     path: Path
     options: dict[str, Any]
     origin: dict[str, Any]
+    places: tuple[str, ...] = ()
+
+    def named(self, error: InputError) -> InputError:
+        """``error`` of the trace's reader, with the places of the file that its owner knows."""
+        problems = [replace(problem, where=self._place(problem.where)) for problem in error.problems]
+        return InputError(problems)
+
+    def _place(self, where: str) -> str:
+        match = _LINE.fullmatch(where)
+        row = int(match[1]) - 1 if match is not None else -1
+        return self.places[row] if 0 <= row < len(self.places) else where
 
 
 def convert(uploads: Sequence[Upload], kind: str, options: dict[str, Any], folder: Path) -> Converted:
@@ -76,7 +91,8 @@ def convert(uploads: Sequence[Upload], kind: str, options: dict[str, Any], folde
             {"reason": reason, "rows": left.rows, "first": left.first} for reason, left in found.skipped.items()
         ],
     }
-    return Converted(path, {**found.reading, **kept}, origin)
+    places = tuple(f"{uploads[0].name} {request.place}" for request in found.requests if request.place)
+    return Converted(path, {**found.reading, **kept}, origin, places)
 
 
 def _logged(uploads: Sequence[Upload], kind: str, options: dict[str, Any]) -> ReadLog:

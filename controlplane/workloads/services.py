@@ -122,16 +122,22 @@ def _inspect(
     for number, file in enumerate(files):
         held = sum(item.path.stat().st_size for item in uploads)
         uploads.append(_receive(file, folder / f"upload-{number}", held))
-    origin: dict[str, Any] = {}
     if kind in FORMATS:
         made = convert(uploads, kind, options, folder)
-        path, options, origin = made.path, made.options, {"origin": made.origin}
-    else:
-        path, options = uploads[0].path, {"format": kind or None, **options}
-        _only_a_trace(uploads, options)
+        try:
+            trace, found = _read(made.path, made.options)
+        except InputError as error:
+            raise made.named(error) from None
+        return trace, {**found, "origin": made.origin}
+    options = {"format": kind or None, **options}
+    _only_a_trace(uploads, options)
+    return _read(uploads[0].path, options)
+
+
+def _read(path: Path, options: dict[str, Any]) -> tuple[Trace, dict[str, Any]]:
     trace = parse(Trace, {"file": str(path), **options})
     given = trace.model_dump(exclude={"file"}, exclude_unset=True)
-    return trace, {**inspect(path, **given).canonical(), **origin}
+    return trace, inspect(path, **given).canonical()
 
 
 def _only_a_trace(uploads: Sequence[Upload], options: dict[str, Any]) -> None:

@@ -130,6 +130,13 @@ class TestImportLog:
         plan = freeze(spec={"trace": {"dataset": dataset.pk}}, user=owner)
         assert (plan.requests, plan.prompt_tokens) == (2, 128)
 
+    def test_what_the_reader_of_the_trace_refuses_is_named_by_the_line_of_the_log(self, owner: User) -> None:
+        """More hits than prompt in the log's first line, which is the later request and so the trace's second row."""
+        usage = {"usage_object": {"prompt_tokens_details": {"cached_tokens": 65}}}
+        file = gateway_log({"startTime": 109.0, "metadata": usage}, {"startTime": 101.0})
+        with pytest.raises(InputError, match=r"^gateway\.jsonl line 1: .*65"):
+            import_trace(owner=owner, file=file, name="x", format="litellm")
+
     def test_fitted_clients_are_drawn_the_same_by_seed(self, owner: User) -> None:
         def drawn(seed: int) -> Dataset:
             file, other = (ContentFile(text.encode(), name=name) for name, text in CLIENT.items())

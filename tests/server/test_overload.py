@@ -80,7 +80,7 @@ def overloaded(count: int, *, rate: float, tokens: int, meanwhile: Callable[[int
 
 
 @pytest.mark.parametrize("rate", [300, 1_000])
-def test_a_client_without_a_core_to_itself_is_void_or_right(rate: float) -> None:
+def test_a_client_without_a_core_to_itself_is_void_or_right(rate: int) -> None:
     """Streams of 64 chunks, 300 and 1,000 requests a second, with client, mock and reader on one core together."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})  # of this thread; what it starts inherits it

@@ -1,6 +1,7 @@
 """Logs of spans and gateways as traces: counts, times, sharing, and no text left over."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from scheduler_core.spec.workload import Trace, WorkloadSpec
 from scheduler_core.types.errors import InputError
 from scheduler_core.workload.freeze import freeze
 from scheduler_core.workload.logs.hashing import text_blocks
+from scheduler_core.workload.logs.lines import objects
 from scheduler_core.workload.logs.readers import read_log
 from scheduler_core.workload.logs.rows import LeftOut
 from scheduler_core.workload.traces.reader import read_trace
@@ -46,7 +48,7 @@ def test_spans_become_a_trace_that_reads_back(tmp_path: Path) -> None:
     data = otlp(span(2_500_000_000, 64, 9, shared + two, "c1"), http, span(1_000_000_000, 64, 5, shared + one, "c1"))
     (tmp_path / "spans.json").write_text(json.dumps(data))
     found = read_log(tmp_path / "spans.json", "otlp", salt=SALT)
-    assert found.skipped == {"spans without token counts": LeftOut(1, "item 1, span 2")}
+    assert found.skipped == {"spans without token counts": LeftOut(1, "line 1, span 2")}
     first, second = (request.blocks for request in found.requests)
     assert len(first) == len(second) == 4
     assert first[:2] == second[:2] and first[2] != second[2]
@@ -100,6 +102,55 @@ def test_what_is_no_such_log_is_refused(content: str, kind: str, words: str, tmp
     (tmp_path / "f").write_text(content)
     with pytest.raises(InputError, match=words):
         read_log(tmp_path / "f", kind, salt=SALT, source="mine.jsonl")
+
+
+LITELLM = [{"startTime": float(n), "prompt_tokens": 5, "completion_tokens": 2} for n in range(3)]
+BAD = {"startTime": 9.0, "prompt_tokens": "many"}
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("\n".join(map(json.dumps, [*LITELLM, BAD])), "line 4"),
+        ("\n\n" + "\n\n".join(map(json.dumps, [*LITELLM, BAD])) + "\n", "line 9"),
+        (json.dumps([*LITELLM, BAD]), "line 1, item 4"),
+        (json.dumps([*LITELLM, BAD], indent=1), "line 17"),  # of "[" and three items of five lines, the fourth
+        ("\n" + json.dumps([*LITELLM, BAD], indent=1), "line 18"),
+        ("[\n " + ",\n ".join(map(json.dumps, [*LITELLM, BAD])) + "\n]", "line 5"),
+    ],
+)
+def test_places_are_lines_of_the_file(text: str, place: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(text)
+    found = read_log(tmp_path / "f", "litellm", salt=SALT)
+    assert len(found.requests) == 3
+    assert found.skipped == {"rows whose prompt_tokens is no number": LeftOut(1, place)}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (json.dumps(LITELLM[0]) + "\n{\n", "f line 2: not JSON"),
+        (json.dumps(LITELLM[0]) + "\n" + '{"a": "\udcff"}', "f line 2: not JSON: 'utf-8' codec"),
+        ('[\n {"a": 1},\n {"b": }\n]', "f line 3: not JSON: Expecting value"),
+        ('[\n {"a": 1}\n {"b": 2}\n]', "f line 3: not JSON: expecting ','"),
+        ('[\n {"a": 1},\n]', "f line 3: not JSON: Expecting value"),
+        ("[\n 1\n] 2", "f line 3: not JSON: expecting ',' or the end"),
+        ('{\n "a": 1,\n "b"\n}', "f line 4: not JSON: Expecting ':'"),
+    ],
+)
+def test_what_is_no_json_is_refused_with_its_line(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InputError, match=re.escape(words)):
+        read_log(tmp_path / "f", "litellm", salt=SALT)
+
+
+def test_lines_are_read_one_at_a_time(tmp_path: Path) -> None:
+    """Rows come before the file is read to its end: a broken last line does not stop the first from coming."""
+    (tmp_path / "f").write_text("\n".join([*map(json.dumps, LITELLM), "{"]))
+    rows = objects(tmp_path / "f")
+    assert [next(rows)[0] for _ in range(3)] == ["line 1", "line 2", "line 3"]
+    with pytest.raises(InputError, match="line 4: not JSON"):
+        next(rows)
 
 
 @pytest.mark.parametrize(

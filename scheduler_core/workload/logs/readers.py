@@ -53,7 +53,7 @@ def read_log(path: Path, kind: str, *, salt: bytes, source: str = "") -> ReadLog
     try:
         for row in reader(path):
             try:
-                found.append(row.make(salt))
+                found.append(replace(row.make(salt), place=row.place))
                 continue
             except UnusableRowError as error:
                 reason = str(error)

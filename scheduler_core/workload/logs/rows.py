@@ -17,6 +17,7 @@ class LoggedRequest:
     ``blocks`` are identities of shared beginnings, each of ``block_size`` tokens (absent: `BLOCK_SIZE`; one size for a
     whole log), ``cached_tokens`` what the server found in its prefix cache. One that names ``parents`` (ids of others)
     is sent ``think_ns`` after the last of them has ended; its arrival then only says where it stands in the order.
+    ``place`` is where it stands in the log.
     """
 
     arrival_ns: Ns
@@ -30,6 +31,7 @@ class LoggedRequest:
     id: str = ""
     parents: tuple[str, ...] = ()
     think_ns: Ns = 0
+    place: str = ""
 
 
 class UnusableRowError(Exception):
