@@ -8,8 +8,12 @@ from scheduler_core.spec.base import Name, PositiveFloat, PositiveInt, Share, Sp
 
 
 def _joined(value: object) -> object:
-    """Names in one word, ``a+b``, so that a search can choose between groups."""
-    return tuple(value.split("+")) if isinstance(value, str) else value
+    """Names in one word, ``a+b``, so that a search can choose between groups; also as one of several, as forms send."""
+    if isinstance(value, str):
+        return tuple(value.split("+"))
+    if isinstance(value, list | tuple):
+        return tuple(name for item in value for name in (item.split("+") if isinstance(item, str) else (item,)))
+    return value
 
 
 class Scaling(Spec):

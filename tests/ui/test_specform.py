@@ -20,6 +20,7 @@ from scheduler_core.policies.registry import manifests
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
+from scheduler_core.spec.pools import Scaling
 from scheduler_core.spec.workload import WorkloadSpec
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.workload.profiles import profile_names
@@ -154,6 +155,40 @@ def test_a_policy_drawn_and_sent_back_is_the_same(
     assert again.batch == parse(PolicySpec, data).batch
     assert again.order.by == by
     assert again.cache.watermark == pytest.approx(watermark, abs=1e-6)
+
+
+EVERYTHING: dict[str, Any] = {
+    "layout": "split",
+    "prefill": "p_any+p_gold",
+    "scale_prefill": {"least": 2, "by": "wait", "up_at": 500, "down_at": 10},
+    "scale_decode": {},
+    "rebalance": {"decode_kv_share": 0.5},
+    "transfer": {"wait_ms": 300},
+    "migrate": {"above": 0.5},
+    "borrow_tokens": 4000,
+    "tiers": {"gold": {"groups": "p_gold+d_gold", "overflow": "p_any+d_any", "overflow_at": 3}},
+    "hold": {"p_any": 1},
+}
+
+
+def test_pools_with_every_means_drawn_and_sent_back_are_the_same() -> None:
+    """Also groups that are named in one word, which a form sends as a list of one."""
+    data, setting = {"policy": "vllm_v1", "pools": EVERYTHING}, policy_setting()
+    again = parse(PolicySpec, read(PolicySpec, posted(PolicySpec, data, setting), setting))
+    assert again == parse(PolicySpec, data)
+    assert again.pools.prefill == ("p_any", "p_gold")
+
+
+def test_every_setting_of_pools_says_what_it_does_also_where_it_is_off() -> None:
+    tree = build(PolicySpec, {"policy": "vllm_v1"}, [], policy_setting())
+    for node in node_paths(tree):
+        if not node.path.startswith("pools."):
+            continue
+        if isinstance(node, Choice):
+            assert all(variant.help for variant in node.variants), node.path
+        elif isinstance(node, Leaf | Items):
+            assert node.help, node.path
+    assert label_of("by", Scaling) == ("Pressure", "")
 
 
 @pytest.mark.parametrize("preset", manifests())

@@ -151,7 +151,7 @@ class _Builder:
         """One field of a model."""
         info = model.model_fields[field_name]
         shape = shape_of(info)
-        label, unit = label_of(field_name)
+        label, unit = label_of(field_name, model)
         here, where = _join(name, field_name), _join(path, field_name)
         value = data[field_name] if data.get(field_name) is not None else _default_data(info, shape)
         if shape.kind == "model" and shape.model is not None:
@@ -172,7 +172,7 @@ class _Builder:
     @staticmethod
     def _switch(node: Node, *, on: bool) -> Choice:
         """A part that may be absent as a whole, as a choice between none and its fields."""
-        variants = [Variant("", "none", "", []), Variant("on", "yes", node.help, [node])]
+        variants = [Variant("", "none", node.help, []), Variant("on", "yes", node.help, [node])]
         switch = Choice(node.name, node.path, question=node.label, selected="on" if on else "", variants=variants)
         node.label, switch.suffix = "", SWITCH
         return switch

@@ -91,6 +91,9 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
             "prefix_weight",
             "refuse",
             "migrate",
+            "lease_ms",
+            "stream_tokens",
+            "retracted_first",
             "handoff_budget_ms",
             "patience_ms",
             "broken",
@@ -199,10 +202,16 @@ _LABELS = {
     "guard": "Guards",
     "size": "Batch size",
 }
+_LABELS_IN: dict[tuple[type[BaseModel] | None, str], str] = {(pools.Scaling, "by"): "Pressure"}
 
 
-def label_of(name: str) -> tuple[str, str]:
-    """(label, unit) of a field by its name: ``max_wait_ms`` is "Max wait" in "ms"."""
+def label_of(name: str, model: type[BaseModel] | None = None) -> tuple[str, str]:
+    """(label, unit) of a field by its name, and where it means something else there, its ``model``.
+
+    ``max_wait_ms`` is "Max wait" in "ms".
+    """
+    if (model, name) in _LABELS_IN:
+        return _LABELS_IN[model, name], ""
     unit = next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), "")
     if name == "size":
         unit = "requests"
