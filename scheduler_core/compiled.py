@@ -54,7 +54,21 @@ _OF = {
         "world",
     ),
     "policies": ("parts",),
-    "cluster": ("load",),
+    "cluster": (
+        "cluster",
+        "departures",
+        "disposition",
+        "effects",
+        "handoff",
+        "leases",
+        "links",
+        "load",
+        "members",
+        "prefixes",
+        "router",
+        "rules",
+        "transfer",
+    ),
     "sim": ("arrivals", "cost", "ends", "fastforward", "fleet", "lane", "rows", "world"),
 }
 

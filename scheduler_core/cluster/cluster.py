@@ -162,10 +162,9 @@ class Cluster:
         for _number, request in completed.emitted:
             resident = self._live[request]
             if not resident.emitted:
-                load.prefill_tokens -= resident.spec.prompt_tokens
                 first.append(request)
+            load.emits(resident.spec.prompt_tokens, resident.emitted)
             resident.emitted += 1
-            load.kv_tokens += 1
         for ended in completed.ended:
             self._leave(ended.request, now_ns)
         if self._handoffs is None or member not in self._hands_over:
@@ -186,9 +185,8 @@ class Cluster:
         """
         for request in first:
             resident = self._live[request]
-            self._count(resident, -1)
+            self._loads[resident.member].emits(resident.spec.prompt_tokens, resident.emitted)
             resident.emitted = 1
-            self._count(resident, 1)
         for request in ended:
             self._leave(request, now_ns)
         if self._handoffs is not None and member in self._hands_over:
@@ -273,7 +271,7 @@ class Cluster:
             return None
         withheld = self._handoffs is not None and self._handoffs.withholds(request)
         self._forget(request, self._now)  # first, while its blocks are there to be held for what is under way
-        ended = self.members[resident.member].instance.abort(request, outcome=outcome, reason=reason)
+        ended: Ended | None = self.members[resident.member].instance.abort(request, outcome=outcome, reason=reason)
         self._leave(request, self._now)
         return ended if ended is None else ended._replace(output_tokens=ended.output_tokens - withheld)
 
@@ -410,6 +408,17 @@ class Cluster:
             if not self._doors.still:
                 at_ns = min(at_ns, self._doors.next_ns())
         return at_ns
+
+    def keep_no_records(self) -> None:
+        """Nobody takes records of handoffs; those that are made anyhow go at every `settle`."""
+        if self._handoffs is not None:
+            self._handoffs.keeps_records = False
+
+    @property
+    def decided(self) -> dict[tuple[str, str], int]:
+        """How often handoffs were decided, by action and reason."""
+        counts = {} if self._handoffs is None else self._handoffs.decided
+        return {(str(action), str(reason)): count for (action, reason), count in counts.items()}
 
     def take_records(self) -> list[Record]:
         """Records of pools, handoffs and scaling since the last call, in order."""

@@ -1,21 +1,17 @@
 """Bytes that leave their source at moments to come: layer by layer, as a step computes them."""
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
-from typing import Generic, TypeVar
 
+from scheduler_core.cluster.transfer import Transfer
 from scheduler_core.types.time import NEVER, Ns
-
-FlowT = TypeVar("FlowT")
 
 
 @dataclass(slots=True)
-class _Leaving(Generic[FlowT]):
-    """``size`` bytes of a flow, of which ``left`` layers of ``layers`` have not left yet."""
+class _Leaving:
+    """``size`` bytes of a transfer, of which ``left`` layers of ``layers`` have not left yet."""
 
-    flow: FlowT
+    transfer: Transfer
     size: int
     start_ns: Ns
     span_ns: Ns
@@ -33,8 +29,8 @@ class _Leaving(Generic[FlowT]):
         return self.size * (done + 1) // self.layers - self.size * done // self.layers
 
 
-class Departures(Generic[FlowT]):
-    """What will leave, by flow; of one flow the layers of one step at a time.
+class Departures:
+    """What will leave, by transfer; of one transfer the layers of one step at a time.
 
     A step that computes over ``[start, end)`` has computed layer ``l`` of ``layers`` (from 0) at
     ``start + (end - start) x (l + 1) / layers``: layers take equal times. Then that layer's part of the bytes leaves.
@@ -42,37 +38,40 @@ class Departures(Generic[FlowT]):
 
     def __init__(self, layers: int) -> None:
         self._layers = layers
-        self._leaving: dict[int, _Leaving[FlowT]] = {}
-        self._heap: list[tuple[Ns, int, _Leaving[FlowT]]] = []
-        self._number = count()
+        self._leaving: dict[int, _Leaving] = {}
+        self._heap: list[tuple[Ns, int, _Leaving]] = []
+        self._pushed = 0
 
-    def plan(self, flow: FlowT, size: int, start_ns: Ns, end_ns: Ns) -> int:
+    def plan(self, transfer: Transfer, size: int, start_ns: Ns, end_ns: Ns) -> int:
         """Let ``size`` bytes leave while they are computed over ``[start_ns, end_ns)``; in how many pieces."""
         layers = min(self._layers, size)
-        item = self._leaving[id(flow)] = _Leaving(flow, size, start_ns, end_ns - start_ns, layers, layers)
+        item = self._leaving[transfer.request] = _Leaving(transfer, size, start_ns, end_ns - start_ns, layers, layers)
         self._push(item)
         return layers
 
-    def due(self, now_ns: Ns) -> Iterator[tuple[FlowT, int]]:
-        """(flow, bytes) of what leaves by ``now_ns``, in order of time."""
+    def due(self, now_ns: Ns) -> list[tuple[Transfer, int]]:
+        """(transfer, bytes) of what leaves by ``now_ns``, in order of time."""
+        left: list[tuple[Transfer, int]] = []
         while self.next_ns() <= now_ns:
             _, _, item = heapq.heappop(self._heap)
-            size = item.take()
+            left.append((item.transfer, item.take()))
             if item.left:
                 self._push(item)
             else:
-                del self._leaving[id(item.flow)]
-            yield item.flow, size
+                del self._leaving[item.transfer.request]
+        return left
 
-    def stop(self, flow: FlowT) -> None:
-        """Nothing more of ``flow`` leaves."""
-        self._leaving.pop(id(flow), None)
+    def stop(self, transfer: Transfer) -> None:
+        """Nothing more of ``transfer`` leaves."""
+        self._leaving.pop(transfer.request, None)
 
     def next_ns(self) -> Ns:
         """When something leaves next; `NEVER` when nothing will."""
-        while self._heap and self._leaving.get(id(self._heap[0][2].flow)) is not self._heap[0][2]:
-            heapq.heappop(self._heap)  # stopped meanwhile
-        return self._heap[0][0] if self._heap else NEVER
+        heap = self._heap
+        while heap and self._leaving.get(heap[0][2].transfer.request) is not heap[0][2]:
+            heapq.heappop(heap)  # stopped meanwhile
+        return heap[0][0] if heap else NEVER
 
-    def _push(self, item: _Leaving[FlowT]) -> None:
-        heapq.heappush(self._heap, (item.next_ns, next(self._number), item))
+    def _push(self, item: _Leaving) -> None:
+        self._pushed += 1
+        heapq.heappush(self._heap, (item.next_ns, self._pushed, item))

@@ -12,6 +12,9 @@ from scheduler_core.cluster.transfer import Transfer
 from scheduler_core.sched.instance import Instance
 from scheduler_core.types.time import Ns
 
+# Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
+_TRANSFER, _RECOMPUTE = Action.TRANSFER, Action.RECOMPUTE
+
 
 @dataclass(frozen=True, slots=True)
 class Ways:
@@ -34,6 +37,7 @@ class Disposition:
 
     def __init__(self, ways: Ways, rules: Rules) -> None:
         self._ways, self._rules = ways, rules
+        self._first = None if rules.prefer == "cheapest" else Action(rules.prefer)
         self.decoders: Sequence[int] = ways.decoders
         self.promised = [0] * len(ways.instances)
 
@@ -55,12 +59,14 @@ class Disposition:
         loads, instances, isolation = self._ways.loads, self._ways.instances, self._ways.isolation
         decoders = self.decoders if isolation is None else isolation.among(tier, self.decoders, loads)
 
-        def fullness(index: int) -> tuple[int, int]:
+        chosen, least = None, 0
+        for index in decoders:
             limits = instances[index].policy.limits
             tokens = loads[index].kv_tokens + self.promised[index]
-            return tokens * 1_000_000 // (limits.kv_blocks * limits.block_size), index
-
-        return min(decoders, key=fullness, default=None)
+            fullness = tokens * 1_000_000 // (limits.kv_blocks * limits.block_size)
+            if chosen is None or (fullness, index) < (least, chosen):
+                chosen, least = index, fullness
+        return chosen
 
     def predict(self, transfer: Transfer, now_ns: Ns) -> tuple[Ns, Ns]:
         """(transfer, recomputation) as they would take from now."""
@@ -73,15 +79,17 @@ class Disposition:
 
     def wanted(self, transfer_ns: Ns, recompute_ns: Ns) -> tuple[Action, str]:
         """What the rules prefer at these predicted costs, and why it is not the first choice."""
-        prefer, budget = self._rules.prefer, self._rules.budget_ns
-        if prefer == Action.STAY:
-            return Action.STAY, ""
-        costs = {Action.TRANSFER: transfer_ns, Action.RECOMPUTE: recompute_ns}
-        first = min(costs, key=lambda action: (costs[action], action)) if prefer == "cheapest" else Action(prefer)
-        other = Action.RECOMPUTE if first is Action.TRANSFER else Action.TRANSFER
-        if budget is None or costs[first] <= budget:
+        first, budget = self._first, self._rules.budget_ns
+        if first is None:
+            first = _TRANSFER if transfer_ns < recompute_ns else _RECOMPUTE  # of equals the one that needs no link
+        if first is Action.STAY or budget is None:
             return first, ""
-        return (other if costs[other] <= budget else Action.STAY), Fallback.OVER_BUDGET
+        mine, others, other = transfer_ns, recompute_ns, _RECOMPUTE
+        if first is _RECOMPUTE:
+            mine, others, other = recompute_ns, transfer_ns, _TRANSFER
+        if mine <= budget:
+            return first, ""
+        return (other if others <= budget else Action.STAY), Fallback.OVER_BUDGET
 
     def out_of_patience(self, transfer: Transfer, now_ns: Ns) -> bool:
         """Whether a request that waits for room has waited long enough."""

@@ -13,7 +13,7 @@ prefill, chunk by chunk, or layer by layer) are two parameters; with a reservati
 come (PD-02), and layers while the step that computes them still runs.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from scheduler_core.cluster.departures import Departures
 from scheduler_core.cluster.disposition import Disposition, Ways
@@ -31,9 +31,16 @@ from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import Record
 from scheduler_core.types.time import Ns
 
+# Bound once: in CPython 3.11 reading a member off its enum class costs ten times a global.
+_TRANSFER, _READY = Action.TRANSFER, Reserve.READY
+_BY_PREFILL, _ON_ARRIVAL, _BY_DECODE = Emitter.PREFILL, Emitter.ARRIVAL, Emitter.DECODE
+
 
 class Handoffs:
-    """All requests between prefill and decode. Strictly in order: who was ready first is served first (DS-02)."""
+    """All requests between prefill and decode. Strictly in order: who was ready first is served first (DS-02).
+
+    ``decided`` counts decisions by action and reason; ``records`` are what happened, as long as it `keeps_records`.
+    """
 
     def __init__(self, ways: Ways, rules: Rules, faults: Faults, leases: Leases | None = None) -> None:
         self._ways = ways
@@ -43,12 +50,14 @@ class Handoffs:
         self._open: dict[int, Transfer] = {}
         self._waiting: dict[int, Transfer] = {}
         self._late: list[Transfer] = []
-        self._departures: Departures[Transfer] = Departures(rules.kv_layers)
+        self._departures = Departures(rules.kv_layers)
         self._held: dict[int, RequestSpec] = {}
         self._disposition = Disposition(ways, rules)
         self._roomier: set[int] = set()
         self._silent: set[int] = set()
+        self.keeps_records = True
         self.records: list[Record] = []
+        self.decided: dict[tuple[str, str], int] = {}
 
     # --- events ------------------------------------------------------------------------------------------------
 
@@ -58,11 +67,11 @@ class Handoffs:
         It goes to ``destination`` if that was chosen already (SW-01) and still decodes.
         """
         streams = spec.prompt_tokens >= self._rules.stream_tokens
-        transfer = Transfer(spec.id, source, -1, tier=spec.tier, planned=destination, streams=streams)
+        transfer = Transfer(spec.id, source, tier=spec.tier, planned=destination, streams=streams)
         self._open[spec.id] = transfer
-        if self._rules.first_token is Emitter.DECODE:
+        if self._rules.first_token is _BY_DECODE:
             self._ways.instances[source].withhold(spec.id)
-        if self._rules.reserve is Reserve.READY:
+        if self._rules.reserve is _READY:
             return
         if not self._held and self._keep_place(transfer, spec, now_ns):
             return
@@ -74,7 +83,7 @@ class Handoffs:
     def _keep_place(self, transfer: Transfer, spec: RequestSpec, now_ns: Ns) -> bool:
         """Room for the KV of a prompt that is not computed yet; true also where it stays: it would never fit, nobody
         else decodes, or nobody better than where it is computed."""
-        answers = self._rules.first_token is not Emitter.DECODE
+        answers = self._rules.first_token is not _BY_DECODE
         destination = self._disposition.destination(transfer)
         if destination is None or destination == transfer.source:
             return True
@@ -95,7 +104,7 @@ class Handoffs:
             return False
         if transfer.reserved is not None and transfer.streams and self._rules.move is Move.CHUNKS:
             self._send(transfer, tokens, now_ns)
-        return self._rules.first_token is Emitter.DECODE and tokens == spec.prompt_tokens
+        return self._rules.first_token is _BY_DECODE and tokens == spec.prompt_tokens
 
     @property
     def by_layer(self) -> bool:
@@ -125,9 +134,10 @@ class Handoffs:
         transfer.ready_ns, transfer.left = now_ns, source.leaving(request)
         if transfer.reserved is not None:
             self._disposition.promise(transfer, transfer.left.computed)
-        transfer.withheld = self._rules.first_token is Emitter.ARRIVAL
-        answered = self._rules.first_token is Emitter.PREFILL
-        self.records.append(Parked(now_ns, request, transfer.source, answered))
+        transfer.withheld = self._rules.first_token is _ON_ARRIVAL
+        if self.keeps_records:
+            answered = self._rules.first_token is _BY_PREFILL
+            self.records.append(Parked(now_ns, request, transfer.source, answered))
         self._waiting[request] = transfer
         return not transfer.withheld
 
@@ -143,8 +153,9 @@ class Handoffs:
             effects.touched.update(self._leases.settle(landed, now_ns))
             self.records += self._leases.records
             self._leases.records = []
-        for transfer, size in self._departures.due(now_ns):
-            self._start_link(transfer, size, now_ns)
+        if self._departures.next_ns() <= now_ns:
+            for transfer, size in self._departures.due(now_ns):
+                self._start_link(transfer, size, now_ns)
         for moved in landed:
             if isinstance(moved.flow, Transfer):
                 self._piece_landed(moved.flow, moved, now_ns, effects)
@@ -156,21 +167,24 @@ class Handoffs:
             self._dispose_all(now_ns, effects)
         if self._held:
             self._let_go(now_ns, effects)
+        if not self.keeps_records:
+            self.records.clear()
 
     def _dispose_all(self, now_ns: Ns, effects: Effects) -> None:
         """Decide about who waits; whoever is behind a blocked one without a place is not looked at one by one."""
-        blocked, placed_early = False, self._rules.reserve is not Reserve.READY
-        for transfer in tuple(self._waiting.values()) if placed_early or self._silent else self._heads():
+        placed_early = self._rules.reserve is not _READY
+        if not placed_early and not self._silent:
+            for _ in range(len(self._waiting)):  # whoever is the first by then
+                if not self._dispose(next(iter(self._waiting.values())), now_ns, effects):
+                    return
+            return
+        blocked = False
+        for transfer in tuple(self._waiting.values()):
             if transfer.source in self._silent or (blocked and transfer.reserved is None):
                 continue
             blocked |= not self._dispose(transfer, now_ns, effects)
             if blocked and not placed_early:
                 return
-
-    def _heads(self) -> Iterator[Transfer]:
-        """Who waits first: as often as somebody waits now, whoever it is by then."""
-        for _ in range(len(self._waiting)):
-            yield next(iter(self._waiting.values()))
 
     def _let_go(self, now_ns: Ns, effects: Effects) -> None:
         """Let go who was held for want of room to decode, in order."""
@@ -224,7 +238,7 @@ class Handoffs:
         action, reason = self._disposition.wanted(transfer_ns, recompute_ns)
         if transfer.destination == transfer.source:  # nobody is left to decode
             action, reason = Action.STAY, Fallback.NO_ROOM
-        if action is Action.TRANSFER and transfer.reserved is None:
+        if action is _TRANSFER and transfer.reserved is None:
             reserved = self._place(transfer.left, transfer.destination, now_ns)
             if reserved is None:
                 if not self._disposition.out_of_patience(transfer, now_ns):
@@ -237,7 +251,7 @@ class Handoffs:
                 self._disposition.promise(transfer, transfer.left.computed)
         del self._waiting[transfer.request]
         self._decided(transfer, action, reason, (transfer_ns, recompute_ns), now_ns)
-        if action is Action.TRANSFER:
+        if action is _TRANSFER:
             self._send(transfer, transfer.left.computed, now_ns)
             if self._unheard(transfer):
                 transfer.under_way += 1  # it will never be reported; `lost` puts an end to it
@@ -317,7 +331,8 @@ class Handoffs:
         if self._open.get(transfer.request) is not transfer:
             return  # given up meanwhile
         ways = transfer.request, transfer.source, transfer.destination
-        self.records.append(Transferred(now_ns, moved.start_ns, *ways, moved.size, moved.alone_ns))
+        if self.keeps_records:
+            self.records.append(Transferred(now_ns, moved.start_ns, *ways, moved.size, moved.alone_ns))
         if transfer.ready_ns is None or transfer.under_way or transfer.request in self._waiting:
             return  # more is to come
         delay = self._faults.delay_ns(transfer.request, transfer.attempt)
@@ -339,7 +354,8 @@ class Handoffs:
         self._ways.instances[transfer.destination].land(transfer.request, left.computed)
         self._ways.instances[transfer.source].depart(transfer.request)
         self._tell(transfer, now_ns)
-        self.records.append(transfer.landing(transfer.destination, reserved.epoch, now_ns))
+        if self.keeps_records:
+            self.records.append(transfer.landing(transfer.destination, reserved.epoch, now_ns))
         effects.moved.append((transfer.request, transfer.destination))
         effects.touched.update((transfer.source, transfer.destination))
 
@@ -445,11 +461,11 @@ class Handoffs:
         self._ways.links.between(transfer.source, transfer.destination).stop(transfer, now_ns)
 
     def _decided(self, transfer: Transfer, action: Action, reason: str, predicted: tuple[Ns, Ns], now_ns: Ns) -> None:
-        self.records.append(
-            Handoff(
-                now_ns, transfer.request, transfer.source, transfer.destination, action.value, str(reason), *predicted
-            )
-        )
+        why = action, reason
+        self.decided[why] = self.decided.get(why, 0) + 1
+        if self.keeps_records:
+            ways = transfer.request, transfer.source, transfer.destination
+            self.records.append(Handoff(now_ns, *ways, action.value, str(reason), *predicted))
 
     def check(self) -> None:
         """`LawError` when a request waits that is not open, or tokens that have a place are counted wrong."""

@@ -13,24 +13,35 @@ class Load:
     ``busy_ns`` is the time of its steps so far.
     """
 
-    __slots__ = ("busy_ns", "kv_tokens", "open", "prefill_tokens")
+    __slots__ = ("_kv_tokens", "busy_ns", "open", "prefill_tokens")
 
     def __init__(self) -> None:
         self.open = 0
         self.prefill_tokens = 0
-        self.kv_tokens = 0
+        self._kv_tokens = 0
         self.busy_ns: Ns = 0
 
     def count(self, prompt_tokens: int, emitted: int, sign: int) -> None:
         """A request that has ``emitted`` so many tokens comes (``sign`` 1) or leaves (-1)."""
         self.open += sign
-        self.kv_tokens += sign * (prompt_tokens + emitted)
+        self._kv_tokens += sign * (prompt_tokens + emitted)
         if not emitted:
             self.prefill_tokens += sign * prompt_tokens
 
+    @property
+    def kv_tokens(self) -> int:
+        """Prompt and emitted tokens of all requests here."""
+        return self._kv_tokens
+
+    def emits(self, prompt_tokens: int, emitted: int) -> None:
+        """A request of ``prompt_tokens`` that has ``emitted`` so many tokens emits one more."""
+        self._kv_tokens += 1
+        if not emitted:
+            self.prefill_tokens -= prompt_tokens
+
     def copy_from(self, other: "Load") -> None:
         """Take over the counts of ``other``."""
-        self.open, self.prefill_tokens, self.kv_tokens = other.open, other.prefill_tokens, other.kv_tokens
+        self.open, self.prefill_tokens, self._kv_tokens = other.open, other.prefill_tokens, other.kv_tokens
         self.busy_ns = other.busy_ns
 
 

@@ -1,6 +1,7 @@
 """Who is in a cluster: its instances, where requests are in them, and what it can do beside routing."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from scheduler_core.cluster.borrowing import Borrowing
 from scheduler_core.cluster.handoff import Handoffs
@@ -26,17 +27,16 @@ class Member:
     load: Load = field(default_factory=Load)
 
 
-@dataclass(slots=True)
 class Resident:
     """Where a live request is, and what of it is in its instance's `Load`."""
 
-    spec: RequestSpec
-    member: int
-    emitted: int = 0
+    __slots__ = ("emitted", "member", "spec")
+
+    def __init__(self, spec: RequestSpec, member: int) -> None:
+        self.spec, self.member, self.emitted = spec, member, 0
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """Where a request went and why; ``refused`` when that instance did not take it.
 
     ``displaced`` is who had to leave a full queue for it.

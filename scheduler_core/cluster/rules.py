@@ -99,11 +99,12 @@ class Faults:
 
     def broken(self, request: int, attempt: int) -> bool:
         """Whether this transfer breaks off when its bytes have moved."""
-        return self._draw("broken", request, attempt) < self.broken_share
+        return self.broken_share > 0 and self._draw("broken", request, attempt) < self.broken_share
 
     def delay_ns(self, request: int, attempt: int) -> Ns:
         """How much later than its last byte this transfer is reported."""
-        return self.late_ns if self._draw("late", request, attempt) < self.late_share else 0
+        late = self.late_share > 0 and self._draw("late", request, attempt) < self.late_share
+        return self.late_ns if late else 0
 
     def _draw(self, stream: str, request: int, attempt: int) -> float:
         digest = hashlib.blake2b(f"{self.seed}/{stream}/{request}/{attempt}".encode(), digest_size=8).digest()

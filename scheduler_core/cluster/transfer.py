@@ -1,13 +1,10 @@
 """One request on its way from prefill to decode."""
 
-from dataclasses import dataclass
-
 from scheduler_core.sched.moving import Leaving, Reserved
 from scheduler_core.types.cluster_records import Landed
 from scheduler_core.types.time import Ns
 
 
-@dataclass(slots=True, eq=False)
 class Transfer:
     """One request on its way. ``ready_ns`` is when its prompt was computed; ``sent`` positions were given to the link.
 
@@ -16,21 +13,35 @@ class Transfer:
     ``streams``: bytes may leave before the prompt is computed. ``promised`` KV tokens count at the destination.
     """
 
-    request: int
-    source: int
-    destination: int
-    attempt: int = 0
-    reserved: Reserved | None = None
-    ready_ns: Ns | None = None
-    left: Leaving | None = None
-    sent: int = 0
-    under_way: int = 0
-    reported_ns: Ns | None = None
-    withheld: bool = False
-    tier: str = ""
-    planned: int | None = None
-    streams: bool = True
-    promised: int = 0
+    __slots__ = (
+        "attempt",
+        "destination",
+        "left",
+        "planned",
+        "promised",
+        "ready_ns",
+        "reported_ns",
+        "request",
+        "reserved",
+        "sent",
+        "source",
+        "streams",
+        "tier",
+        "under_way",
+        "withheld",
+    )
+
+    def __init__(
+        self, request: int, source: int, *, tier: str = "default", planned: int | None = None, streams: bool = True
+    ) -> None:
+        self.request, self.source, self.destination = request, source, -1
+        self.tier, self.planned, self.streams = tier, planned, streams
+        self.attempt = self.sent = self.under_way = self.promised = 0
+        self.reserved: Reserved | None = None
+        self.ready_ns: Ns | None = None
+        self.left: Leaving | None = None
+        self.reported_ns: Ns | None = None
+        self.withheld = False
 
     def landing(self, member: int, epoch: int, now_ns: Ns) -> Landed:
         """The record that it may decode at ``member``; of a whole prompt the last token is computed again."""

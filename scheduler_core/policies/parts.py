@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Reversible
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from scheduler_core.sched.decisions import INTERLEAVED, Deferral, Pass, Passes, Serve
 from scheduler_core.sched.policy import Predictor
@@ -15,7 +15,7 @@ from scheduler_core.types.time import Ns
 _NO_BLOCKS = Defer.NO_BLOCKS
 _BATCH_RUNNING = Defer.BATCH_RUNNING
 
-UNLIMITED = 1 << 62
+UNLIMITED: Final = (1 << 62) - 1
 
 # --- order ----------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """A request inside an instance."""
 
+from typing import Final
+
 from scheduler_core.request.lifecycle import TRANSITIONS, Event, State, next_state
 from scheduler_core.request.progress import Progress
 from scheduler_core.request.spec import RequestSpec
@@ -11,7 +13,7 @@ _RECOMPUTE = Phase.RECOMPUTE
 _PREFILL = Phase.PREFILL
 _DECODE = Phase.DECODE
 
-APART = -1
+APART: Final = -1
 
 
 class LiveRequest(Progress):

@@ -8,7 +8,6 @@ found no room; where nobody asks anything, as with requests dealt out in turn, i
 """
 
 import heapq
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from scheduler_core.sim.lane import Clock, Lane, LaneLoad, Shared
 from scheduler_core.sim.rows import RequestRow, Track
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.types.arrival import PlannedRequest
-from scheduler_core.types.cluster_records import Handoff, Routed
+from scheduler_core.types.cluster_records import Routed
 from scheduler_core.types.errors import CallerError, LawError
 from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.records import Record
@@ -79,12 +78,13 @@ class Fleet:
         heapq.heapify(self._cuts)
         self._prefix_block_size = prefix_block_size
         self._observe = observe
+        if observe is None:
+            self._cluster.keep_no_records()
         self._arrivals = ArrivalStream(())
         self._heap: list[tuple[Ns, int]] = []
         self._bounds = [NEVER] * len(self._lanes)
         self._listens = self._looks = self._closed = self._ends_matter = False
         self._decoders: frozenset[int] = frozenset()
-        self._handoffs: Counter[tuple[str, str]] = Counter()
 
     def run(self, requests: Iterable[PlannedRequest]) -> FleetReport:
         """Play all ``requests`` to their end; a stream of them may hold no cancels."""
@@ -110,7 +110,7 @@ class Fleet:
             sum(report.requests for report in reports),
             max(report.end_ns for report in reports),
             sum(report.preemptions for report in reports),
-            dict(self._handoffs),
+            cluster.decided,
         )
 
     def check(self) -> None:
@@ -167,10 +167,12 @@ class Fleet:
             self._settle(now_ns)
         self._deliver(now_ns)  # an end may let another turn begin
         clock.plans()
+        left_behind = frozenset[int]() if self._ends_matter else self._decoders  # nobody need know of their next step
         if cluster.wants_room:
             clock.asked |= self._decoders
+            left_behind = frozenset()
         for index in sorted(clock.asked):
-            if not clock.whole:
+            if not clock.whole and index not in left_behind:
                 self._lanes[index].catch_up()
             self._note(index)
 
@@ -220,10 +222,8 @@ class Fleet:
         effects = self._cluster.settle(now_ns)
         for _, index in effects.moved:
             self._lanes[index].uncounted = 0
-        for record in self._cluster.take_records():
-            if isinstance(record, Handoff):
-                self._handoffs[record.action, record.reason] += 1
-            if self._observe is not None:
+        if self._observe is not None:
+            for record in self._cluster.take_records():
                 self._observe(record)
         for _, ended in effects.ended:
             self._arrivals.ended(ended.request, now_ns)

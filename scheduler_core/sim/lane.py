@@ -173,10 +173,11 @@ class Lane(FusedInstance):
         self.look()
         state = self._state
         tokens = state.cohort.context_tokens - self.uncounted
-        if state.apart:
-            tokens += sum(request.known for request in state.apart.values())
+        for request in state.apart.values():
+            tokens += request.known
         if state.waiting:
-            tokens += sum(request.known for request in state.waiting)
+            for waits in state.waiting:
+                tokens += waits.known
         return tokens
 
     def _moved_in(self, request: int) -> None:
@@ -271,15 +272,6 @@ class LaneLoad(Load):
         self._lane = lane
         super().__init__()
 
-    def count(self, prompt_tokens: int, emitted: int, sign: int) -> None:
-        self.open += sign
-        if not emitted:
-            self.prefill_tokens += sign * prompt_tokens
-
     @property
     def kv_tokens(self) -> int:
         return self._lane.kv_tokens()
-
-    @kv_tokens.setter
-    def kv_tokens(self, tokens: int) -> None:
-        return None

@@ -3,16 +3,16 @@
 Everything inside the core is ``Ns``; records and screens show milliseconds or seconds with the unit in the name.
 """
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Ns: TypeAlias = int
 
-NEVER: Ns = 1 << 62
-"""Later than anything that is due."""
+NEVER: Final = (1 << 62) - 1
+"""Later than anything that is due; the largest that machine code computes with as a number of the machine's."""
 
-NS_PER_US = 1_000
-NS_PER_MS = 1_000_000
-NS_PER_S = 1_000_000_000
+NS_PER_US: Final = 1_000
+NS_PER_MS: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
 
 
 def ms_from_ns(value: Ns) -> float:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler_core.cluster.departures import Departures
 from scheduler_core.cluster.links import Link
+from scheduler_core.cluster.transfer import Transfer
 from scheduler_core.evidence import folded_moves
 from scheduler_core.evidence.critical_path import critical_path
 from scheduler_core.evidence.finalise import finalise
@@ -124,8 +125,8 @@ def test_a_request_that_is_aborted_leaves_nothing_on_the_link() -> None:
 
 @given(st.integers(1, 40), st.integers(1, 10_000), st.integers(0, 10**9), st.integers(0, 10**7))
 def test_layers_add_up_to_what_is_sent_and_leave_within_the_step(layers: int, size: int, start: int, span: int) -> None:
-    departures: Departures[str] = Departures(layers)
-    pieces = departures.plan("flow", size, start, start + span)
+    departures = Departures(layers)
+    pieces = departures.plan(Transfer(0, 0), size, start, start + span)
     left = []
     while (at := departures.next_ns()) != NEVER:
         left += [(at, flow, part) for flow, part in departures.due(at)]
