@@ -15,6 +15,7 @@ _ROW = {
 _WHOLE = {
     "guidellm": {"benchmarks"},
     "genai-bench": {"individual_request_metrics"},
+    "sglang-bench": {"input_lens", "output_lens", "ttfts", "itls", "total_output_tokens_retokenized"},
     "vllm-bench": {"input_lens", "output_lens", "ttfts", "itls"},
 }
 _LISTED = {"inference-perf": {"start_time", "info"}}
@@ -23,7 +24,7 @@ _LISTED = {"inference-perf": {"start_time", "info"}}
 def detect_tool(path: Path) -> str:
     """The tool that wrote ``path``, a key of ``readers.READERS``; `InputError` when its names fit none.
 
-    vLLM's and SGLang's serving benchmarks write one layout with the same meaning and are not told apart.
+    vLLM's and SGLang's serving benchmarks write one layout with the same meaning; SGLang's has a count more.
     """
     try:
         text = path.read_text(encoding="utf-8").strip()

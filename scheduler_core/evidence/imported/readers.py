@@ -14,6 +14,7 @@ from scheduler_core.types.reasons import Outcome
 Row = Mapping[str, Any]
 MS = 1e-3
 NS = 1e-9
+_SECONDS = {"s": 1.0, "ms": MS}
 
 
 def read_measured(path: Path, tool: str) -> MeasuredRun:
@@ -71,7 +72,10 @@ def vllm_requests(path: Path) -> MeasuredRun:
 
 
 def bench_serving(path: Path) -> MeasuredRun:
-    """vLLM's and SGLang's serving benchmark with details: parallel lists, seconds; the last object of the file."""
+    """vLLM's and SGLang's serving benchmark with details: parallel lists, seconds; the last object of the file.
+
+    Where the file tells how long a request waited in the client (``queue_times``), time counts from before that wait.
+    """
     data = _last_object(path)
     names = ("input_lens", "output_lens", "ttfts", "itls")
     missing = [name for name in names if not isinstance(data.get(name), list)]
@@ -84,10 +88,11 @@ def bench_serving(path: Path) -> MeasuredRun:
         raise InputError([Problem(str(path), f"{', '.join(uneven)} and ttfts differ in length")])
     errors = data.get("errors") or [""] * count
     starts = data.get("start_times")
-    notes = () if starts else ("arrival times are not in this file: order is that of the file",)
+    waits = data.get("queue_times") or [0.0] * count
+    notes = [] if starts else ["arrival times are not in this file: order is that of the file"]
     requests = [
         _streamed(
-            float(starts[place]) if starts else float(place) * MS,
+            (float(starts[place]) if starts else float(place) * MS, max(0.0, float(waits[place]))),
             (int(data["input_lens"][place]), int(data["output_lens"][place])),
             float(data["ttfts"][place]),
             tuple(float(gap) for gap in data["itls"][place]),
@@ -95,34 +100,48 @@ def bench_serving(path: Path) -> MeasuredRun:
         )
         for place in range(count)
     ]
-    return in_order("bench-serving", requests, notes)
+    empty = sum(len(item.gaps_s or ()) >= max(item.output_tokens, 1) for item in requests)
+    if empty:
+        notes.append(
+            f"{empty} of {count} answers had more chunks than tokens: this tool counts chunks without a token, so that "
+            "their TTFT may be that of an empty first one"
+        )
+    return in_order("bench-serving", requests, tuple(notes))
 
 
 def aiperf(path: Path) -> MeasuredRun:
-    """AIPerf's ``profile_export.jsonl``; each value carries its unit, warm-up phases are left out and counted."""
+    """AIPerf's ``profile_export.jsonl``; each value carries its unit, warm-up phases are left out and counted.
+
+    Time counts from when a request was given out (``credit_issued_ns``), and output tokens are the server's own count
+    where it told it: the tool's is of the text, cut up anew.
+    """
     requests, warm = [], 0
     for where, row in _json_lines(path):
         head = _part(where, row, "metadata")
         if head.get("benchmark_phase", "profiling") != "profiling":
             warm += 1
             continue
-        arrival = _number(where, head, "request_start_ns") * NS
+        sent_ns = _number(where, head, "request_start_ns")
+        arrival = _number(where, {"credit_issued_ns": head.get("credit_issued_ns") or sent_ns}, "credit_issued_ns") * NS
+        delay_s = max(0.0, sent_ns * NS - arrival)
         metrics = row.get("metrics") or {}
         error = row.get("error")
         if error or "request_latency" not in metrics:
             outcome = Outcome.CANCELLED if head.get("was_cancelled") else Outcome.FAILED
             reason = str((error or {}).get("message") or "no latency recorded")
-            requests.append(Measured(arrival, int(_aiperf(metrics, "error_isl") or 0), 0, None, None, outcome, reason))
+            prompt = int(_aiperf(metrics, "error_isl") or 0)
+            requests.append(Measured(arrival, prompt, 0, None, None, outcome, reason, send_delay_s=delay_s))
             continue
         ttft, gaps = _aiperf(metrics, "time_to_first_token"), _aiperf(metrics, "inter_chunk_latency")
         requests.append(
             Measured(
                 arrival,
                 int(_aiperf(metrics, "input_sequence_length") or 0),
-                int(_aiperf(metrics, "output_sequence_length") or 0),
-                ttft * MS if ttft is not None else None,
-                _aiperf(metrics, "request_latency") * MS,
+                int(_aiperf(metrics, "usage_completion_tokens", "output_sequence_length") or 0),
+                delay_s + ttft * MS if ttft is not None else None,
+                delay_s + _aiperf(metrics, "request_latency") * MS,
                 gaps_s=tuple(gap * MS for gap in gaps) if gaps else None,
+                send_delay_s=delay_s,
             )
         )
     return in_order("aiperf", requests, (f"{warm} warm-up requests left out",) if warm else ())
@@ -191,7 +210,8 @@ def _guidellm_times(where: str, row: Row) -> tuple[float, float, float | None, f
 def inference_perf(path: Path) -> MeasuredRun:
     """inference-perf's ``per_request_lifecycle_metrics.json``: token times in seconds of one clock.
 
-    Tokens of one chunk have one time, so that waits lie between different times.
+    Tokens of one chunk have one time, so that waits lie between different times. Output tokens are the server's own
+    count (``server_usage``) where it told it: the tool's is of the text, cut up anew.
     """
     rows = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(rows, list):
@@ -201,6 +221,7 @@ def inference_perf(path: Path) -> MeasuredRun:
         where = f"{path} request {place}"
         info = row.get("info") or {}
         answer = info.get("response_metrics") or info
+        usage = answer.get("server_usage") or {}
         times = [float(time) for time in answer.get("output_token_times") or []]
         start = _number(where, row, "start_time")
         error = row.get("error")
@@ -210,7 +231,8 @@ def inference_perf(path: Path) -> MeasuredRun:
         reason = "" if done else str(error or "no token was received")
         requests.append(
             Measured(
-                start, int(info.get("input_tokens") or 0), int(answer.get("output_tokens") or len(times)),
+                start, int(info.get("input_tokens") or 0),
+                int(usage.get("completion_tokens") or answer.get("output_tokens") or len(times)),
                 _positive(where, "first token - start_time", times[0] - start) if done else None,
                 _positive(where, "last token - start_time", times[-1] - start) if done else None,
                 Outcome.FINISHED if done else Outcome.FAILED, reason,
@@ -221,8 +243,14 @@ def inference_perf(path: Path) -> MeasuredRun:
 
 
 def genai_bench(path: Path) -> MeasuredRun:
-    """genai-bench's result of one load point; it keeps no arrival times, and counts 0 for what it did not see."""
-    rows = _last_object(path).get("individual_request_metrics")
+    """genai-bench's result of one load point; it keeps no arrival times, and counts 0 for what it did not see.
+
+    Its times are in the unit that was asked for (``_time_unit``: s, or ms), in seconds where the file names none.
+    """
+    data = _last_object(path)
+    rows, unit = data.get("individual_request_metrics"), data.get("_time_unit", "s")
+    if unit not in _SECONDS:
+        raise InputError([Problem(str(path), f"_time_unit is {unit!r}; s or ms was expected")])
     if not isinstance(rows, list):
         raise InputError([Problem(str(path), "has no individual_request_metrics")])
     requests = []
@@ -231,7 +259,8 @@ def genai_bench(path: Path) -> MeasuredRun:
         requests.append(
             Measured(
                 place * MS, int(row.get("num_input_tokens") or 0), int(row.get("num_output_tokens") or 0),
-                None if failed else float(row["ttft"]), None if failed else float(row["e2e_latency"]),
+                None if failed else float(row["ttft"]) * _SECONDS[unit],
+                None if failed else float(row["e2e_latency"]) * _SECONDS[unit],
                 Outcome.FAILED if failed else Outcome.FINISHED,
                 str(row.get("error_message") or row.get("error_code") or "no first token") if failed else "",
             )
@@ -252,18 +281,24 @@ READERS: dict[str, Callable[[Path], MeasuredRun]] = {
 
 
 def _streamed(
-    arrival_s: float, lengths: tuple[int, int], ttft_s: float, gaps_s: tuple[float, ...], error: str
+    sent: tuple[float, float], lengths: tuple[int, int], ttft_s: float, gaps_s: tuple[float, ...], error: str
 ) -> Measured:
-    """A request of which first token and chunk gaps were kept; these tools write TTFT 0 for a failure."""
-    prompt, output = lengths
+    """A request of which first token and chunk gaps were kept; these tools write TTFT 0 for a failure.
+
+    ``sent`` is when it was sent and how long it had waited in the client until then.
+    """
+    (sent_s, delay_s), (prompt, output) = sent, lengths
+    arrival_s = sent_s - delay_s
     if error or ttft_s <= 0:
         reason = error or "no first token was received"
-        return Measured(arrival_s, prompt, output, None, None, Outcome.FAILED, reason)
-    return Measured(arrival_s, prompt, output, ttft_s, ttft_s + sum(gaps_s), gaps_s=gaps_s)
+        return Measured(arrival_s, prompt, output, None, None, Outcome.FAILED, reason, send_delay_s=delay_s)
+    first_s = delay_s + ttft_s
+    return Measured(arrival_s, prompt, output, first_s, first_s + sum(gaps_s), gaps_s=gaps_s, send_delay_s=delay_s)
 
 
-def _aiperf(metrics: Row, name: str) -> Any:
-    """A value in the unit this reader expects; a foreign unit is refused."""
+def _aiperf(metrics: Row, *names: str) -> Any:
+    """The first of ``names`` that has a value, in the unit this reader expects; a foreign unit is refused."""
+    name = next((name for name in names if metrics.get(name) is not None), names[0])
     item = metrics.get(name)
     if item is None:
         return None
