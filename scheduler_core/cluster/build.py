@@ -138,6 +138,7 @@ def _migrations(pools: PoolsSection, ground: Ground, site: Site) -> Migrations |
         last_blocks=asked.last_blocks,
         most_stages=asked.most_stages,
         kv_bytes_per_token=site.topology.kv_bytes_per_token,
+        headroom=pools.urgent_headroom_tokens or 0,
     )
     return Migrations(ground, rules, _faults(site))
 
@@ -323,6 +324,8 @@ _ROUTERS: dict[str, _Maker] = {
     "prefix": lambda spec, members, site: PrefixAware(_index(members)),
     "first_token": lambda spec, members, site: FirstToken(_index(members), site.estimate),
     "fewest_tokens": lambda spec, members, site: FewestTokens(),
-    "freest": lambda spec, members, site: Freest([_kv_tokens(member) for member in members]),
+    "freest": lambda spec, members, site: Freest(
+        [_kv_tokens(member) for member in members], spec.pools.urgent_headroom_tokens or 0
+    ),
     "kv_cost": lambda spec, members, site: KvCost(_index(members), _prefix_weight(spec.pools)),
 }

@@ -478,10 +478,11 @@ class Cluster:
         waiting = sum(r.spec.prompt_tokens for r in residents if not r.emitted)
         held = sum(r.spec.prompt_tokens + r.emitted for r in residents)
         load = member.load
-        if (load.open, load.prefill_tokens, load.kv_tokens) != (len(residents), waiting, held):
+        urgent = sum(r.spec.priority < 0 for r in residents)
+        if (load.open, load.prefill_tokens, load.kv_tokens, load.urgent) != (len(residents), waiting, held, urgent):
             raise LawError(
                 f"{member.name}: counts {load.open} requests, {load.prefill_tokens} prompt and {load.kv_tokens} KV "
-                f"tokens, has {len(residents)}, {waiting} and {held}"
+                f"tokens, {load.urgent} urgent, has {len(residents)}, {waiting}, {held} and {urgent}"
             )
 
     def _leave(self, request: int, now_ns: Ns) -> None:
@@ -499,4 +500,7 @@ class Cluster:
             self._relief.forget(request, now_ns)
 
     def _count(self, resident: Resident, sign: int) -> None:
-        self._loads[resident.member].count(resident.spec.prompt_tokens, resident.emitted, sign)
+        load = self._loads[resident.member]
+        load.count(resident.spec.prompt_tokens, resident.emitted, sign)
+        if resident.spec.priority < 0:
+            load.urgent += sign

@@ -10,15 +10,16 @@ class Load:
 
     ``open`` requests were routed there and are not over; ``prefill_tokens`` are the prompt tokens of those that have
     not emitted yet, ``kv_tokens`` the prompt and emitted tokens of all of them: what the pool holds or will hold.
-    ``busy_ns`` is the time of its steps so far.
+    ``urgent`` of them have a priority below the usual 0. ``busy_ns`` is the time of its steps so far.
     """
 
-    __slots__ = ("_kv_tokens", "busy_ns", "open", "prefill_tokens")
+    __slots__ = ("_kv_tokens", "busy_ns", "open", "prefill_tokens", "urgent")
 
     def __init__(self) -> None:
         self.open = 0
         self.prefill_tokens = 0
         self._kv_tokens = 0
+        self.urgent = 0
         self.busy_ns: Ns = 0
 
     def count(self, prompt_tokens: int, emitted: int, sign: int) -> None:
@@ -41,8 +42,13 @@ class Load:
 
     def copy_from(self, other: "Load") -> None:
         """Take over the counts of ``other``."""
+<<<<<<< HEAD
         self.open, self.prefill_tokens, self._kv_tokens = other.open, other.prefill_tokens, other.kv_tokens
         self.busy_ns = other.busy_ns
+=======
+        self.open, self.prefill_tokens, self.kv_tokens = other.open, other.prefill_tokens, other.kv_tokens
+        self.urgent, self.busy_ns = other.urgent, other.busy_ns
+>>>>>>> f2cfa6a (Every rule between instances has a test that names it; headroom for urgent requests in freeness and migration)
 
 
 class Observer:

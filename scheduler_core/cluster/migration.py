@@ -36,7 +36,8 @@ class Pick(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigrationRules:
-    """When to migrate. Load is the KV tokens of all requests of an instance over what its pool holds (LX-01).
+    """When to migrate. Load is the KV tokens of all requests of an instance over what its pool holds (LX-01), with
+    ``headroom`` more where an urgent one is (LX-02).
 
     Every ``every_ns`` the most loaded instance above ``above`` is paired with the least loaded below it, and so on
     inwards; what is moved must narrow the gap without turning it round, and leave the destination below (LX-04).
@@ -50,6 +51,7 @@ class MigrationRules:
     last_blocks: int
     most_stages: int
     kv_bytes_per_token: int
+    headroom: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +259,8 @@ class Migrations:
     # --- choices -----------------------------------------------------------------------------------------------
 
     def _load(self, index: int) -> float:
-        return self.ground.loads[index].kv_tokens / self._capacity(index)
+        load = self.ground.loads[index]
+        return (load.kv_tokens + (self.rules.headroom if load.urgent else 0)) / self._capacity(index)
 
     def _capacity(self, index: int) -> int:
         limits = self.ground.instances[index].policy.limits

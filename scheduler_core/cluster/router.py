@@ -168,17 +168,20 @@ class FewestTokens:
 class Freest:
     """Most KV tokens free per request there: Llumnix's freeness, all waiting demand counted as usage (LX-02, LX-03).
 
-    ``capacity`` are the KV tokens that each instance's pool holds.
+    ``capacity`` are the KV tokens that each instance's pool holds; ``headroom`` of them count as used where an urgent
+    request is, so that it is not crowded.
     """
 
     capacity: Sequence[int]
+    headroom: int = 0
 
     def pick(self, request: RequestSpec, candidates: Sequence[int], loads: Sequence[Load]) -> Choice:
-        return best(
-            candidates,
-            loads,
-            lambda index: -((self.capacity[index] - loads[index].kv_tokens) // (loads[index].open or 1)),
-        )
+        def freeness(index: int) -> int:
+            load = loads[index]
+            used = load.kv_tokens + (self.headroom if load.urgent else 0)
+            return (self.capacity[index] - used) // (load.open or 1)
+
+        return best(candidates, loads, lambda index: -freeness(index))
 
     def sent(self, request: RequestSpec, instance: int) -> None:
         return None

@@ -136,8 +136,8 @@ LLUMNIX = _deployment(
     title="Replicas with live migration as Llumnix",
     summary="A request goes where most KV is free per request; running ones move from instances above a load to those "
     "below while they decode, and are stopped only for the last blocks.",
-    citation="Llumnix 24220fb, arXiv 2406.03243; rules LX-01 to LX-06, without headroom for priorities. First token: "
-    "the instance itself.",
+    citation="Llumnix 24220fb, arXiv 2406.03243; rules LX-01 to LX-06, with headroom for priorities as "
+    "pools.urgent_headroom_tokens says. First token: the instance itself.",
 )
 
 DEPLOYMENTS = (VLLM_PD, SGLANG_PD, DISTSERVE, SPLITWISE, MOONCAKE, LLUMNIX, KV_ROUTER)

@@ -231,6 +231,13 @@ class PoolsSection(Spec):
         le=1_000_000,
         description="Split: room for this many tokens stays free for each request at an instance that takes one in.",
     )
+    urgent_headroom_tokens: int | None = Field(
+        None,
+        ge=0,
+        le=10_000_000,
+        description="Route freest, and migrate: so many KV tokens count as used where a request of a priority below 0 "
+        "is, so that others go, or move, elsewhere. Absent: none.",
+    )
     retracted_first: bool | None = Field(
         None,
         description="Split: nobody gets a place at an instance while requests that lost their blocks there have not "

@@ -33,7 +33,7 @@ def split(lease_ms: float, **options: Any) -> Any:
 def test_blocks_are_held_until_the_report_or_the_end_of_the_lease(
     lease_ms: float, late_ms: float, dies: bool, ends_ms: float, how: str
 ) -> None:
-    """1 ms a step. 100 tokens, 7 blocks of 16, of 1 kB over 1 MB/s: from 1 ms to 101 on the link. An abort at 50.
+    """PD-07. 1 ms a step; 100 tokens, 7 blocks of 16, of 1 kB over 1 MB/s: from 1 ms to 101 on the link. Aborted at 50.
 
     The bytes move on: both sides hold 7 of 10 blocks until 101, or 50 later where the report is late, or for a lease of
     30 ms until 80. The next prompt of 60 tokens (4 blocks) can be computed then, and is sent a step later. Where

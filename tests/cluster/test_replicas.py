@@ -140,7 +140,7 @@ def test_turns_of_a_session_stay_together_and_equal_prompts_meet() -> None:
 
 
 def test_a_router_by_first_token_weighs_the_queue_against_the_cached_prompt() -> None:
-    """A step takes 0.1 ms per prompt token; a prompt of 160 tokens, 144 of them sent to instance 0 before.
+    """MK-01 with each one's own prefix, MK-02: 0.1 ms per prompt token; 160 tokens, 144 sent to instance 0 before.
 
     With both idle it takes 1.6 ms there and 16 ms on instance 1. With 200 tokens queued on instance 0 (and 300 on 1) it
     takes 21.6 ms there and 46 ms on 1; with 200 there and none on 1 it goes to 1.

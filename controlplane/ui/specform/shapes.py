@@ -94,6 +94,7 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
             "lease_ms",
             "stream_tokens",
             "retracted_first",
+            "urgent_headroom_tokens",
             "handoff_budget_ms",
             "patience_ms",
             "broken",
