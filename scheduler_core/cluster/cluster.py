@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from scheduler_core.cluster.doors import COMPUTES, DECODES, Doors
 from scheduler_core.cluster.effects import Effects
 from scheduler_core.cluster.load import Load, Observer
-from scheduler_core.cluster.members import Means, Member, Placement, Resident
+from scheduler_core.cluster.members import Means, Member, Placement, Resident, check_load
 from scheduler_core.cluster.outages import BACK, DIED, NOTICED
 from scheduler_core.cluster.pools import Pool
 from scheduler_core.cluster.refusal import Seen
@@ -470,20 +470,9 @@ class Cluster:
                 raise LawError(
                     f"{member.name}: holds {member.instance.open_requests()}, routed there are {here}, coming {coming}"
                 )
-            self._check_load(member, [self._live[request] for request in here])
+            check_load(member, [self._live[request] for request in here])
         if self._handoffs is not None:
             self._handoffs.check()
-
-    def _check_load(self, member: Member, residents: Sequence[Resident]) -> None:
-        waiting = sum(r.spec.prompt_tokens for r in residents if not r.emitted)
-        held = sum(r.spec.prompt_tokens + r.emitted for r in residents)
-        load = member.load
-        urgent = sum(r.spec.priority < 0 for r in residents)
-        if (load.open, load.prefill_tokens, load.kv_tokens, load.urgent) != (len(residents), waiting, held, urgent):
-            raise LawError(
-                f"{member.name}: counts {load.open} requests, {load.prefill_tokens} prompt and {load.kv_tokens} KV "
-                f"tokens, {load.urgent} urgent, has {len(residents)}, {waiting}, {held} and {urgent}"
-            )
 
     def _leave(self, request: int, now_ns: Ns) -> None:
         self._count(self._live.pop(request), -1)

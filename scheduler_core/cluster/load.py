@@ -42,13 +42,8 @@ class Load:
 
     def copy_from(self, other: "Load") -> None:
         """Take over the counts of ``other``."""
-<<<<<<< HEAD
         self.open, self.prefill_tokens, self._kv_tokens = other.open, other.prefill_tokens, other.kv_tokens
-        self.busy_ns = other.busy_ns
-=======
-        self.open, self.prefill_tokens, self.kv_tokens = other.open, other.prefill_tokens, other.kv_tokens
         self.urgent, self.busy_ns = other.urgent, other.busy_ns
->>>>>>> f2cfa6a (Every rule between instances has a test that names it; headroom for urgent requests in freeness and migration)
 
 
 class Observer:

@@ -1,5 +1,6 @@
 """Who is in a cluster: its instances, where requests are in them, and what it can do beside routing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from scheduler_core.cluster.router import Choice
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.plan import Ended
+from scheduler_core.types.errors import LawError
 
 
 @dataclass
@@ -65,3 +67,16 @@ class Means:
     isolation: Isolation | None = None
     relief: Relief | None = None
     takes_over: bool = True
+
+
+def check_load(member: Member, residents: Sequence[Resident]) -> None:
+    """`LawError` where a member counts other requests or tokens than its ``residents`` have."""
+    waiting = sum(r.spec.prompt_tokens for r in residents if not r.emitted)
+    held = sum(r.spec.prompt_tokens + r.emitted for r in residents)
+    urgent = sum(r.spec.priority < 0 for r in residents)
+    load = member.load
+    if (load.open, load.prefill_tokens, load.kv_tokens, load.urgent) != (len(residents), waiting, held, urgent):
+        raise LawError(
+            f"{member.name}: counts {load.open} requests, {load.prefill_tokens} prompt and {load.kv_tokens} KV tokens, "
+            f"{load.urgent} urgent, has {len(residents)}, {waiting}, {held} and {urgent}"
+        )
