@@ -3,11 +3,11 @@
 import asyncio
 import gc
 import logging
+import pickle
 import queue
 import sys
 import threading
 from multiprocessing.connection import Connection
-from typing import Any
 
 from gpu_runner.server.client.events import Clock, Event, Failed
 from gpu_runner.server.client.player import Player
@@ -27,7 +27,7 @@ def shard_main(pipe: Connection) -> None:
 
     Everything told goes through a thread, so that a run that is slow to listen never delays a send.
     """
-    outgoing: queue.SimpleQueue[list[Event] | str | None] = queue.SimpleQueue()
+    outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     plan: ShardPlan = pipe.recv()
     teller = threading.Thread(target=_tell, args=(pipe, outgoing), name="shard-teller", daemon=True)
     teller.start()
@@ -35,22 +35,26 @@ def shard_main(pipe: Connection) -> None:
     try:
         run(_play(plan, pipe, outgoing))
     except HeadwayError as error:
-        outgoing.put([Failed(str(error))])
+        outgoing.put(pickle.dumps([Failed(str(error))]))
     except Exception as error:  # the process boundary: the run names it as its reason
         log.exception("a shard of the load client failed")
-        outgoing.put([Failed(f"internal fault: {type(error).__name__}: {error}")])
+        outgoing.put(pickle.dumps([Failed(f"internal fault: {type(error).__name__}: {error}")]))
     outgoing.put(None)
     teller.join()
 
 
-async def _play(plan: ShardPlan, pipe: Connection, outgoing: "queue.SimpleQueue[Any]") -> None:
+async def _play(plan: ShardPlan, pipe: Connection, outgoing: "queue.SimpleQueue[bytes | None]") -> None:
     loop = asyncio.get_running_loop()
-    player = Player(plan, outgoing.put)
+
+    def tell(events: list[Event]) -> None:
+        outgoing.put(pickle.dumps(events))  # here: the thread would hold the interpreter while it is not scheduled
+
+    player = Player(plan, tell)
     await player.warm_up()
     gc.collect()
     gc.freeze()  # what was built so far lives as long as the run
     gc.set_threshold(*COLLECT_AFTER)
-    outgoing.put(READY)
+    outgoing.put(pickle.dumps(READY))
     clock: Clock = await loop.run_in_executor(None, pipe.recv)
     listener = threading.Thread(target=_listen, args=(pipe, loop, player), name="shard-listener", daemon=True)
     listener.start()
@@ -68,10 +72,10 @@ def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, player: Player) -
         return  # the loop is closed: everything was played
 
 
-def _tell(pipe: Connection, outgoing: "queue.SimpleQueue[list[Event] | str | None]") -> None:
+def _tell(pipe: Connection, outgoing: "queue.SimpleQueue[bytes | None]") -> None:
     try:
-        while (events := outgoing.get()) is not None:
-            pipe.send(events)
+        while (told := outgoing.get()) is not None:
+            pipe.send_bytes(told)
     except (BrokenPipeError, OSError):
         return  # nobody listens any more; the listener stops the player
     finally:
