@@ -9,6 +9,8 @@ from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.types.time import NS_PER_S
 
 COST = "cost_per_million_tokens"
+PAID = "cost_of_devices"
+FAILURES = "cost_of_failures"
 _UNIT = "currency"
 
 
@@ -69,6 +71,9 @@ def _per_million(run: RunTables, spent: float) -> float | None:
 
 
 def _failures(run: RunTables, spent: float) -> float | None:
+    """Where nothing finished, all that was paid bought nothing, with tokens or without."""
+    if not (run.requests.measured & run.requests.finished).any():
+        return spent if run.requests.measured.any() else None
     wasted = wasted_share(run)
     return None if wasted is None else spent * wasted
 
@@ -84,7 +89,9 @@ def cost_metrics() -> Iterable[Metric]:
     """All of them."""
     yield _priced(COST, "price of the devices over the measured window / output tokens of finished requests x 10^6",
                   _per_million, "nothing finished, so there is no valid token")  # fmt: skip
-    yield _priced("cost_of_failures", "price of the devices over the measured window x wasted_tokens_share",
-                  _failures, "no token was produced")  # fmt: skip
+    yield _priced(PAID, "price of the devices over the measured window, each for as long as it was held",
+                  lambda run, spent: spent, "")  # fmt: skip
+    yield _priced(FAILURES, "cost_of_devices x wasted_tokens_share; all of it where no request finished",
+                  _failures, "nothing was measured")  # fmt: skip
     yield Metric("wasted_tokens_share", "share", "output tokens of measured requests that did not finish / all of them",
                  "lower", "run", "one per run", _wasted)  # fmt: skip

@@ -18,6 +18,7 @@ from scheduler_core.verdict.comparable import (
     usable,
 )
 from scheduler_core.verdict.conditions import conditions
+from scheduler_core.verdict.costs import costs
 from scheduler_core.verdict.decision import Ruling, further_look, rule
 from scheduler_core.verdict.diagnosis import diagnose
 from scheduler_core.verdict.gates import Claim, claims, judge
@@ -175,6 +176,7 @@ class _Comparing:
             gates=list(gates),
             effects=effects(self.pairs, self.change, exact=self.exact, confidence=goal.confidence) if decided else [],
             why=why(self.pairs, self.change) if decided else [],
+            costs=costs(self.pairs) if decided else [],
             conditions=conditions(self.question, self.pairs, self.change, exact=self.exact, runs=self.runs),
             next_steps=with_findings(steps, findings),
             diagnosis=findings,

@@ -102,6 +102,9 @@ class Comparison(Spec):
     gates: list[Gate]
     effects: list[LayerEffect]
     why: list[str]
+    costs: list[str] = Field(
+        [], description="What a million valid tokens and requests that did not finish cost; empty without a price."
+    )
     conditions: list[str]
     next_steps: list[NextStep]
     diagnosis: list[Finding] = []

@@ -25,6 +25,7 @@ def comparison_text(comparison: Comparison) -> str:
     lines += [f"  {gate_line(gate, width)}" for gate in comparison.gates]
     lines += [f"  obstacle  {obstacle}" for obstacle in comparison.obstacles]
     lines += [f"  why   {reason}" for reason in comparison.why]
+    lines += [f"  cost  {line}" for line in comparison.costs]
     for finding in comparison.diagnosis:
         lines.append(f"  {finding.rule:<5} {finding.symptom} ({finding.problem}): {finding.judgement}")
         lines.append(f"        {'; '.join([*finding.evidence, *finding.thresholds])}")

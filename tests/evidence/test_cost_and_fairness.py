@@ -62,6 +62,20 @@ def test_cost_of_failures() -> None:
     assert found["cost_of_failures"].value == pytest.approx(3e-5)
 
 
+def test_where_nothing_finished_all_that_was_paid_is_the_cost_of_failures() -> None:
+    """Both fail, one before its first token: 6e-5 were paid, and a million valid tokens have no price."""
+    scene = Scene(2)
+    scene.arrive(0, 0)
+    scene.admit(0, 0)
+    scene.step(0, 10, [(0, 10)])
+    scene.finish(0, 60, outcome="failed")
+    scene.arrive(1, 10)
+    scene.finish(1, 60, outcome="rejected")
+    found = summary(scene, 3.6).metrics
+    assert found["cost_of_devices"].value == found["cost_of_failures"].value == pytest.approx(6e-5)
+    assert found["cost_per_million_tokens"].absence is Absence.NOT_APPLICABLE
+
+
 def test_without_a_price_cost_is_not_measured() -> None:
     figure = summary(two_tenants()).metrics["cost_per_million_tokens"]
     assert (figure.value, figure.absence, figure.note) == (None, Absence.NOT_MEASURED, "no price was declared")

@@ -23,6 +23,7 @@ from controlplane.ui.editor import without_empty
 from controlplane.ui.formulas import formulas_switch
 from controlplane.ui.listing import Filter, equals, listing
 from scheduler_core.evidence.account import account
+from scheduler_core.evidence.cost_metrics import COST, FAILURES, PAID
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.fork import ForkSpec
 from scheduler_core.spec.parse import parse
@@ -52,6 +53,8 @@ DEVICE_FIGURES = (
     "expert_dropped_share",
     "step_p99_ms",
 )
+
+COST_FIGURES = (COST, PAID, FAILURES, "wasted_tokens_share")
 
 _GROUPS = {
     "open": ("not ended", Q(state__in=[*WAITING_STATES, *LEASED_STATES])),
@@ -128,6 +131,7 @@ def _summary(run: Run) -> dict[str, Any]:
         "tiers": summary.get("tiers") or {},
         "pools": summary.get("pools") or {},
         "devices": _device_figures(metrics),
+        "costs": [name for name in COST_FIGURES if (metrics.get(PAID) or {}).get("value") is not None],
         "audit": summary.get("audit"),
         "fingerprint": summary.get("fingerprint") or {},
     }

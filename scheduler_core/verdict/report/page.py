@@ -92,6 +92,7 @@ def _comparison(comparison: Comparison) -> str:
     parts.append(_gates(comparison.gates))
     parts.append(_list("Obstacles", comparison.obstacles))
     parts.append(_list("Why", comparison.why))
+    parts.append(_list("Cost", comparison.costs))
     parts.append(_list("Diagnosis", [_finding(found) for found in comparison.diagnosis]))
     parts.append(_list("Layer and metric", [effect.sentence for effect in comparison.effects]))
     parts.append(_list("Conditions", comparison.conditions))

@@ -26,6 +26,7 @@ def _comparison(comparison: Comparison) -> str:
     lines += _gates(comparison.gates)
     lines += [f"- {obstacle}" for obstacle in comparison.obstacles]
     lines += [f"- why: {reason}" for reason in comparison.why]
+    lines += [f"- cost: {line}" for line in comparison.costs]
     lines += [f"- {finding.rule}: {finding.symptom}: {finding.judgement}" for finding in comparison.diagnosis]
     lines += [f"- next: {step.title}: {step.because}" for step in comparison.next_steps]
     lines += ["", "<details><summary>Conditions</summary>", ""]
