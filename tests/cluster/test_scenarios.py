@@ -5,6 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headway.play import play
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.experiment import ExperimentSpec
@@ -104,3 +106,39 @@ def test_a_burst_of_one_tier_hurts_another_unless_that_has_instances_of_its_own(
     }
     assert kept["shared", 1] == kept["apart", 1] == kept["apart", 8] == 1
     assert (kept["shared", 8] or 0) < 0.75
+
+
+def alone_or_apart(device: str, *, apart: bool) -> dict[str, Any]:
+    """Figures of 20 requests, far from each other: on one instance of a device, or decoded there after an H100."""
+    modelled: dict[str, Any] = {"profile": f"llama-3.1-8b@{device}", "kv_blocks": 1500}
+    pools: dict[str, Any] = {}
+    if apart:
+        groups = {"decode": {"count": 1, "profile": modelled["profile"]}, "prefill": {"count": 1}}
+        modelled = {"profile": "llama-3.1-8b@h100", "kv_blocks": 1500, "topology": {"groups": groups}}
+        pools = {"layout": "split", "prefill": ["prefill"]}
+    data = {
+        "name": "device",
+        "workload": {
+            "requests": 20,
+            "arrivals": {"constant": {"rate_rps": 0.05}},
+            "lengths": {"prompt": {"fixed": 512}, "output": {"fixed": 64}},
+        },
+        "target": {"modelled": modelled},
+        "arms": {"only": {"policy": "vllm_v1", "pools": pools}, "again": {"policy": "vllm_v1", "pools": pools}},
+        "repeats": 1,
+    }
+    played = play(parse(ExperimentSpec, data), base=FOLDER, on_step=lambda step: None)
+    assert not played.failures
+    return {name: figure.value for name, figure in played.runs[0].metrics.items()}
+
+
+def test_the_device_of_a_pool_changes_the_time_of_its_steps_and_is_no_label() -> None:
+    """The median gap between tokens is that of one instance of the device which decodes, whatever computed the prompt:
+    the first gap, which holds the handoff, moves it by less than a ten-thousandth. The first token takes what it takes
+    the device that prefills, whatever decodes."""
+    alone = {device: alone_or_apart(device, apart=False) for device in ("h100", "l4")}
+    apart = {device: alone_or_apart(device, apart=True) for device in ("h100", "l4")}
+    for device, figures_ in apart.items():
+        assert figures_["itl_p50_ms"] == pytest.approx(alone[device]["itl_p50_ms"], rel=1e-4)
+        assert figures_["ttft_mean_ms"] == alone["h100"]["ttft_mean_ms"]
+    assert apart["l4"]["itl_p50_ms"] > 5 * apart["h100"]["itl_p50_ms"]
