@@ -74,6 +74,19 @@ def test_a_page_of_nothing_known_has_no_map() -> None:
         Page.read("\n")
 
 
+def test_a_page_that_vllm_served_after_36_requests() -> None:
+    """Recorded from vLLM 0.32.0: 10,353 prompt and 2,512 output tokens, no hit, queued 1.04 ms in all."""
+    page = Page.read((Path(__file__).parent / "samples" / "vllm_metrics.txt").read_text())
+    assert map_of(page) is VLLM
+    assert read_levels(VLLM, page) == {"waiting": 0, "running": 0, "kv_share": 0, "kv_blocks": 2427, "kv_used": 0}
+    totals = read_totals(VLLM, page)
+    assert (totals["prompt_tokens"], totals["output_tokens"], totals["finished"]) == (10_353, 2_512, 36)
+    assert (totals["cache_lookups"], totals["cache_hits"], totals["preemptions"]) == (10_353, 0, 0)
+    assert totals["queue_n"] == 36 and totals["queue_s"] == pytest.approx(1.04e-3, rel=1e-3)
+    assert page.types["vllm:iteration_tokens_total"] == "histogram"
+    assert page.types["vllm:num_preemptions_created"] == "gauge"
+
+
 def test_counters_that_go_back_are_a_restart_and_never_a_negative_rate() -> None:
     """100, 130, then 5 after a restart, then 9: growth 0, 30, 35, 39."""
     growth = Growth()

@@ -248,3 +248,27 @@ def test_a_stream_that_llama_cpp_sent_is_read_though_it_counts_no_tokens() -> No
     assert answer.chunks == [(10, 1), (20, 1), (30, 1), (40, 1), (50, 1)]
     assert answer.ending == Ending(Outcome.FINISHED, "stream", "")
     assert (answer.exchange.heard.declared, answer.exchange.heard.done) == (None, True)
+
+
+def test_a_completion_that_vllm_sent_counts_its_tokens_with_each_chunk() -> None:
+    """Recorded from vLLM 0.32.0 with log probabilities: three tokens counted chunk by chunk, a usage chunk, [DONE]."""
+    answer = recorded("vllm_completions.txt")
+    assert answer.chunks == [(10, 1), (20, 1), (30, 1)]
+    assert answer.ending == Ending(Outcome.FINISHED, "stream", "")
+    heard = answer.exchange.heard
+    assert (heard.finish, heard.declared, heard.prompt_tokens, heard.reported, heard.done) == (
+        "length",
+        3,
+        3,
+        True,
+        True,
+    )
+    assert "".join(heard.text) == "fiel\f AttributeError"
+
+
+def test_a_chat_that_vllm_sent_begins_with_an_empty_delta() -> None:
+    """Recorded from vLLM 0.32.0: a role, four tokens a chunk each, and their total only in the usage chunk."""
+    answer = recorded("vllm_chat.txt")
+    assert answer.chunks == [(20, 1), (30, 1), (40, 1), (50, 1)]
+    heard = answer.exchange.heard
+    assert (heard.empty, heard.declared, heard.prompt_tokens, heard.done) == (1, 4, 11, True)
