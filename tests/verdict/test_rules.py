@@ -164,6 +164,13 @@ def test_r3_and_r16_neither_input_and_output_nor_utilisation_can_be_a_gate(name:
             parse(GoalSpec, goal)
 
 
+@pytest.mark.parametrize("target", [{"modelled": {}}, {"torch": {"model": "tiny"}}])
+def test_r30_holds_on_the_model_and_on_kernels(target: dict[str, Any]) -> None:
+    same = [run.model_copy(update={"decisions_digest": "same"}) for run in arms(WIN)]
+    assert compare(same, target=target).obstacles[0].startswith("R30: batch.token_budget 2048 -> 512")
+    assert compare(arms(WIN), target=target).comparable
+
+
 def test_r6_a_longer_queue_is_told_apart_from_compute() -> None:
     longer = {"queue_wait_mean_ms": 300.0, "e2e_mean_ms": 1250.0}
     found = compare(arms((1.3, 1.31, 1.3, 1.29, 1.3), changed=longer))
