@@ -1,7 +1,7 @@
 """Live samples of a run, folded from the same records that the evidence is made of."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from scheduler_core.evidence.audit import Audit
@@ -239,7 +239,7 @@ class LiveSampler:
         span_ns = max(min(self._window_ns, at), 1)
         span_s = s_from_ns(span_ns)
         begin = at - span_ns
-        busy = self._busy_shares(begin, at)
+        busy = self._busy_ns(begin, at)
         looked_up = sum(tokens for _, _, tokens in self._lookups)
         ttft = sorted(value for _, value in self._ttft)
         gaps = Weighted((gap, count) for _, gap, count in self._gaps)
@@ -256,7 +256,7 @@ class LiveSampler:
                 hit_rate=sum(hit for _, hit, _ in self._lookups) / looked_up if looked_up else None,
                 prefill_tokens_per_s=sum(row[1] for row in self._tokens) / span_s,
                 decode_tokens_per_s=sum(row[2] for row in self._tokens) / span_s,
-                busy_share=sum(busy.values()) / max(1, len(self._groups)),
+                busy_share=self._busy_share(range(max(1, len(self._groups))), busy, (begin, at)),
                 step_prefill_tokens=self._step_tokens[0],
                 step_decode_tokens=self._step_tokens[1],
                 step_budget=self._budget,
@@ -270,7 +270,7 @@ class LiveSampler:
                 window_s=span_s,
                 account_checks=self._account.checks.total(),
                 account_broken=self._account.first_violation,
-                pools=self._pools(busy),
+                pools=self._pools(busy, (begin, at)),
                 **self._moved(at, span_ns),
             )
         )
@@ -287,14 +287,19 @@ class LiveSampler:
             "instance_changes": moves.changes,
         }
 
-    def _busy_shares(self, begin: Ns, end: Ns) -> dict[int, float]:
-        """Share of ``[begin, end)`` in which each instance computed."""
+    def _busy_ns(self, begin: Ns, end: Ns) -> dict[int, Ns]:
+        """For how long of ``[begin, end)`` each instance computed."""
         spent: dict[int, Ns] = {}
         for start, stop, instance in self._busy:
             spent[instance] = spent.get(instance, 0) + max(0, min(stop, end) - max(start, begin))
-        return {instance: min(1.0, time / (end - begin)) for instance, time in spent.items()}
+        return spent
 
-    def _pools(self, busy: dict[int, float]) -> dict[str, PoolSample]:
+    def _busy_share(self, members: Sequence[int], busy: dict[int, Ns], span: tuple[Ns, Ns]) -> float:
+        """Time in which ``members`` computed over the time that they were held: one that is off counts for nothing."""
+        held_ns = sum(self._moves.held_ns(index, *span) for index in members)
+        return min(1.0, sum(busy.get(index, 0) for index in members) / held_ns) if held_ns else 0.0
+
+    def _pools(self, busy: dict[int, Ns], span: tuple[Ns, Ns]) -> dict[str, PoolSample]:
         """Each group of a cluster's instances: who is there now, and the pools after their newest steps."""
         found: dict[str, PoolSample] = {}
         running = Counter(instance for request, instance in self._instance.items() if request in self._resident)
@@ -308,7 +313,7 @@ class LiveSampler:
             found[group] = PoolSample(
                 waiting=sum(waiting[index] for index in members),
                 running=sum(running[index] for index in members),
-                busy_share=sum(busy.get(index, 0.0) for index in members) / len(members),
+                busy_share=self._busy_share(members, busy, span),
                 kv_used_share=used / blocks if blocks else 0.0,
                 on=self._moves.on(members),
             )

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
+from scheduler_core.evidence.instances import PowerTotals
 from scheduler_core.types.cluster_records import (
     Handoff,
     Landed,
@@ -30,6 +31,7 @@ class LiveMoves:
         self._bytes: deque[tuple[Ns, Ns, int]] = deque()
         self._away: set[int] = set()
         self._dead: set[int] = set()
+        self._power = PowerTotals()
 
     def take(self, record: Record) -> None:
         """Fold one record; those that say nothing of moves change nothing."""
@@ -47,6 +49,7 @@ class LiveMoves:
             self._bytes.append((record.start_ns, record.at_ns, record.bytes))
         elif isinstance(record, Scaled):
             self.changes += record.power in ("starting", "draining")
+            self._power.take(record)
             (self._away.add if record.power in _AWAY else self._away.discard)(record.instance)
         elif isinstance(record, PoolChanged):
             self.changes += record.pool in ("mixed", "leaving")
@@ -69,6 +72,10 @@ class LiveMoves:
         while self._bytes and self._bytes[0][1] <= begin:
             self._bytes.popleft()
         return sum(size * (end - max(start, begin)) / max(1, end - start) for start, end, size in self._bytes)
+
+    def held_ns(self, instance: int, start_ns: Ns, end_ns: Ns) -> Ns:
+        """How long an instance was held within ``[start_ns, end_ns)``."""
+        return self._power.held_ns(instance, start_ns, end_ns)
 
     def on(self, members: Sequence[int]) -> int:
         """How many of ``members`` are neither off, nor starting, nor dead."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scheduler_core.evidence.live import LiveSampler
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.spec.job import Sample
-from scheduler_core.testing.builders import play_cluster, request
+from scheduler_core.testing.builders import play_cluster, policy_spec, request
 from scheduler_core.types.records import Arrived, RunStarted
 from scheduler_core.types.time import NS_PER_S
 from tests.cluster.test_handoff import GROUPS, split
@@ -44,6 +44,24 @@ def test_every_request_is_in_exactly_one_place(requests: Any, handoff: Any) -> N
     assert samples[-1].done == len(requests)
     assert samples[-1].waiting == samples[-1].running == samples[-1].paused == 0
     assert all(left.done <= right.done for left, right in pairwise(samples))
+
+
+def test_an_instance_that_is_off_is_not_idle() -> None:
+    """One of three instances is on and computes all the time in steps of 1 ms: the pool is as busy as that one is, as
+    the figures of the run have it, which are over the time that instances are held."""
+    spec = policy_spec("vllm_v1", pools__layout="replicas", pools__scale={"least": 1, "up_at": 100})
+    _, sink, _ = play_cluster(spec, [request(0, 100, 100)], {"a": 3})
+    samples: list[Sample] = []
+    sampler = LiveSampler(interval_ns=50_000_000, total=1, on_sample=samples.append)
+    described = [{"group": "a", "kv_blocks": 1000}] * 3
+    for record in [
+        RunStarted("run", 1, "plan", "policy", {}, {}, "simulation", "modelled", 1, 20, 16, 40, instances=described),
+        *sink.records,
+    ]:
+        sampler.write(record)
+    pool = samples[0].pools["a"]
+    assert samples[0].busy_share == pool.busy_share == 49 / 50  # the step under way at 50 ms is not told yet
+    assert pool.on == 1
 
 
 def test_a_sample_shows_what_moves() -> None:
