@@ -219,6 +219,13 @@ class Cluster:
         """Members that hand requests over once their prompt is computed."""
         return self._hands_over
 
+    def settled(self, now_ns: Ns) -> bool:
+        """Whether `settle` has nothing to do, as far as handoffs go; where anything else is at work, nobody knows."""
+        others = self._migrations or self._relief or self._borrowing
+        if others is not None or self._handoffs is None or self._links is None or not self._doors.still:
+            return False
+        return now_ns < self._links.next_ns() and self._handoffs.idle(now_ns)
+
     def settle(self, now_ns: Ns) -> Effects:
         """Let requests on their way go on; whoever moved is counted where it is now. To be called at every event."""
         effects, self._pending = self._pending, Effects()

@@ -141,6 +141,11 @@ class Handoffs:
         self._waiting[request] = transfer
         return not transfer.withheld
 
+    def idle(self, now_ns: Ns) -> bool:
+        """Whether `settle` has nothing to do if nothing has landed."""
+        waits = self._waiting or self._held or self._roomier or self._late or self._leases is not None
+        return not waits and now_ns < self._departures.next_ns()
+
     def settle(self, now_ns: Ns, landed: Sequence[Moved], effects: Effects) -> None:
         """Finish what has ``landed`` and decide about who waits, in order, up to the first that must go on waiting.
 

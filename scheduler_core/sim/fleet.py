@@ -163,7 +163,7 @@ class Fleet:
             return
         clock.steps_end()
         self._hear(now_ns)
-        if cluster.hands_over:
+        if cluster.hands_over and not cluster.settled(now_ns):
             self._settle(now_ns)
         self._deliver(now_ns)  # an end may let another turn begin
         clock.plans()
@@ -171,7 +171,7 @@ class Fleet:
         if cluster.wants_room:
             clock.asked |= self._decoders
             left_behind = frozenset()
-        for index in sorted(clock.asked):
+        for index in sorted(clock.asked) if len(clock.asked) > 1 else tuple(clock.asked):
             if not clock.whole and index not in left_behind:
                 self._lanes[index].catch_up()
             self._note(index)

@@ -1,7 +1,7 @@
 """One instance among many in a fast simulation: it plays its own steps, as far as somebody needs to know."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from scheduler_core.cluster.load import Load
@@ -21,6 +21,7 @@ from scheduler_core.types.time import NEVER, Ns
 
 _ALONE = Outside()
 _LINE = 64
+_NO_NEWS: tuple[Sequence[int], Sequence[int]] = (), ()
 
 
 @dataclass(slots=True)
@@ -84,9 +85,12 @@ class LaneWorld(SimulatedWorld):
         """Never known here: the fleet closes its instances by itself."""
         return False
 
-    def take_news(self, now_ns: Ns) -> tuple[list[int], list[int]]:
+    def take_news(self, now_ns: Ns) -> tuple[Sequence[int], Sequence[int]]:
         """Requests that emitted their first token, and those that ended, by ``now_ns``; not told again."""
-        news, first, over = self.news, list[int](), list[int]()
+        news = self.news
+        if not news or news[0][0] > now_ns:
+            return _NO_NEWS
+        first, over = list[int](), list[int]()
         while news and news[0][0] <= now_ns:
             _, request, ended = news.popleft()
             (over if ended else first).append(request)
