@@ -10,7 +10,7 @@ from scheduler_core.cluster.outages import BACK, DIED, NOTICED
 from scheduler_core.cluster.pools import Pool
 from scheduler_core.cluster.refusal import Seen
 from scheduler_core.cluster.relief import Going, Relief
-from scheduler_core.cluster.router import Choice, FewestTokens, FirstToken, KvCost, RoundRobin, Router
+from scheduler_core.cluster.router import Choice, Router
 from scheduler_core.cluster.rules import Fallback
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
@@ -45,7 +45,7 @@ class Cluster:
         if not members:
             raise CallerError("a cluster needs an instance")
         self.members = tuple(members)
-        self._router = router
+        self.router = router
         self._links, self._handoffs, self._migrations = means.links, means.handoffs, means.migrations
         self._refusal, self._isolation, self._takes_over = means.refusal, means.isolation, means.takes_over
         self._fallen: list[int] = []
@@ -86,7 +86,7 @@ class Cluster:
         if refused is None:
             refused = instance.submit(spec, now_ns)
         if refused is None:
-            self._router.sent(spec, choice.instance)
+            self.router.sent(spec, choice.instance)
             resident = self._live[spec.id] = Resident(spec, choice.instance)
             self._count(resident, 1)
             self._arrived(spec, choice.instance, decoder, now_ns)
@@ -110,7 +110,7 @@ class Cluster:
         entries = self._entries
         if self._isolation is not None:
             entries = self._isolation.among(spec.tier, entries, loads)
-        return (self._router.pick(spec, entries, loads), None) if entries else None
+        return (self.router.pick(spec, entries, loads), None) if entries else None
 
     def _seen(self, tier: str, loads: Sequence[Load]) -> Seen:
         """What a request of ``tier`` may be let in by, as of now."""
@@ -132,7 +132,7 @@ class Cluster:
 
         Only for a router that asks no loads, without refusal, handoffs, outages or displacement.
         """
-        choice = self._router.pick(spec, self._entries, self._loads)
+        choice = self.router.pick(spec, self._entries, self._loads)
         return Placement(choice, self.members[choice.instance].instance.submit(spec, now_ns))
 
     def reset_cache(self, at_ns: Ns, *, force: bool = False) -> None:
@@ -193,16 +193,6 @@ class Cluster:
             for request in first:
                 if self._handoffs.awaits(request):
                     self._handoffs.ready(request, now_ns)
-
-    @property
-    def asks_loads(self) -> bool:
-        """Whether where requests go depends on loads."""
-        return not isinstance(self._router, RoundRobin)
-
-    @property
-    def asks_prompts(self) -> bool:
-        """Whether where requests go depends on prompt tokens that wait to be computed."""
-        return isinstance(self._router, FirstToken | FewestTokens | KvCost)
 
     @property
     def wants_room(self) -> bool:
@@ -394,7 +384,7 @@ class Cluster:
         self._count(resident, -1)
         resident.member = going.destination
         self._count(resident, 1)
-        self._router.sent(resident.spec, going.destination)
+        self.router.sent(resident.spec, going.destination)
         relief.tell(going, "arrives", now_ns)
         if self._handoffs is not None:
             self._handoffs.forget(going.request, now_ns)

@@ -209,3 +209,13 @@ class KvCost:
 
     def sent(self, request: RequestSpec, instance: int) -> None:
         self.index.sent(request, instance)
+
+
+def asks_loads(router: Router) -> bool:
+    """Whether where requests go depends on loads."""
+    return not isinstance(router, RoundRobin)
+
+
+def asks_prompts(router: Router) -> bool:
+    """Whether where requests go depends on prompt tokens that wait to be computed."""
+    return isinstance(router, FirstToken | FewestTokens | KvCost)

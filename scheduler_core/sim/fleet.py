@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from scheduler_core.cluster.build import Seats, Site, build_cluster
 from scheduler_core.cluster.load import Load
+from scheduler_core.cluster.router import asks_loads, asks_prompts
 from scheduler_core.drive.cuts import CANCEL, Due, Outside, cut, cuts_of
 from scheduler_core.policies.presets import Capacity, build_policy, overlap_of
 from scheduler_core.policies.resolving import resolve
@@ -92,12 +93,14 @@ class Fleet:
         cluster, clock = self._cluster, self._clock
         clock.whole = not self._may_be_met(requests)
         self._listens = bool(cluster.hands_over) or not (arrivals.independent and clock.whole)
-        self._looks = cluster.asks_loads and not self._listens
+        self._looks = asks_loads(cluster.router) and not self._listens
         self._ends_matter = not (cluster.hands_over and arrivals.independent) or self._may_be_cut(requests)
         self._decoders = frozenset(cluster.decoders) if cluster.hands_over else frozenset()
         for lane in self._lanes:
             lane.world.tells_ends = self._listens or self._looks
-            lane.world.tells_first = bool(cluster.hands_over) or (lane.world.tells_ends and cluster.asks_prompts)
+            lane.world.tells_first = bool(cluster.hands_over) or (
+                lane.world.tells_ends and asks_prompts(cluster.router)
+            )
         while (at_ns := self._next_ns()) != NEVER:
             self._instant(at_ns)
         for lane in self._lanes:
