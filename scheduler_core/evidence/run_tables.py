@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -44,7 +45,10 @@ _SUMMED = (
 _DRAFTS = slice(STEP_INTS.index(DRAFT_INTS[0]), STEP_INTS.index(DRAFT_INTS[-1]) + 1)
 _SPREAD = slice(STEP_INTS.index(SPREAD_INTS[0]), STEP_INTS.index(SPREAD_INTS[-1]) + 1)
 _PEAKS = ("kv_used", "waiting", "running", "paused", "host_used")
-_TOKENS = tuple(_STEP[name] for name in ("prefill_tokens", "decode_tokens", "recompute_tokens"))
+
+_summed = itemgetter(*(_STEP[name] for name in _SUMMED))
+_peaked = itemgetter(*(_STEP[name] for name in _PEAKS))
+_tokens = itemgetter(*(_STEP[name] for name in ("prefill_tokens", "decode_tokens", "recompute_tokens")))
 
 
 @dataclass
@@ -73,14 +77,15 @@ class StepTotals:
             return
         self.steps += 1
         sums, peaks = self.sums, self.peaks
-        for name in _SUMMED:
-            sums[name] += values[_STEP[name]]
-        for name in _PEAKS:
-            value = values[_STEP[name]]
+        for name, value in zip(_SUMMED, _summed(values), strict=True):
+            if value:  # most of what steps may have is absent from most of them
+                sums[name] += value
+        for name, value in zip(_PEAKS, _peaked(values), strict=True):
             if value > peaks[name]:
                 peaks[name] = value
-        tokens = sum(values[place] for place in _TOKENS)
-        peaks["tokens"] = max(peaks["tokens"], tokens)
+        tokens = sum(_tokens(values))
+        if tokens > peaks["tokens"]:
+            peaks["tokens"] = tokens
         self.by_instance[values[_STEP["instance"]]].add(values[_STEP["compute_ns"]], values[_STEP["kv_used"]], tokens)
         self.drafts.add(values[_DRAFTS])
         self.spread.add(values[_SPREAD])

@@ -13,11 +13,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
+
 from scheduler_core.files import PARTIAL, partial_path
 from scheduler_core.types.errors import CallerError, InputError, Problem
 from scheduler_core.types.records import KINDS, SCHEMA, Record, RunStarted, decode
 
-_encoded = json.JSONEncoder(separators=(",", ":")).encode
+_encoded = msgspec.json.Encoder().encode
+_decoded = msgspec.json.Decoder().decode
 _FIELDS = {cls: tuple(item.name for item in fields(cls)) for cls in KINDS.values()}
 
 
@@ -37,7 +40,7 @@ def line_of(record: Record) -> bytes:
     values: dict[str, Any] = {"kind": record.kind}
     for name in _FIELDS[type(record)]:
         values[name] = getattr(record, name)
-    return _encoded(values).encode() + b"\n"
+    return _encoded(values) + b"\n"
 
 
 class SegmentWriter:
@@ -148,6 +151,6 @@ def _records(path: Path, stream: BinaryIO, on_torn: Callable[[Problem], None] | 
                 on_torn(problem)
             return
         try:
-            yield decode(json.loads(line))
-        except (ValueError, TypeError) as error:
+            yield decode(_decoded(line))
+        except (msgspec.DecodeError, ValueError, TypeError) as error:
             raise InputError([Problem(f"{path} line {place}", f"not a record: {error}")]) from None

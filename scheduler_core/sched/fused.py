@@ -53,6 +53,12 @@ class FusedInstance(Instance):
         return len(self._state.running)
 
     @property
+    def blocks(self) -> tuple[int, int, int]:
+        """KV blocks in use, cached and clean now. O(1)."""
+        memory = self._state.memory
+        return memory.used, memory.cached, memory.clean
+
+    @property
     def blocked(self) -> bool:
         """Whether requests wait, or are stopped, for want of what those that end will give up."""
         return bool(self._state.waiting or self._state.stopped)

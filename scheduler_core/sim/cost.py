@@ -69,6 +69,7 @@ class StepCost(StepTimes):
         "_host",
         "_joined",
         "_knots",
+        "_least",
         "_link",
         "_noise_seed",
         "_odd",
@@ -109,6 +110,7 @@ class StepCost(StepTimes):
         self._residual_share = profile.residual_share
         self._noise_seed = noise_seed
         self._plain = noise_seed is None and self._odd is None
+        self._least = (-1, 0)  # decoding requests, and what their step takes at least: they change seldom
         self._drift = 1.0
         if noise_seed is not None:
             self._drift = 1 + profile.drift_share * standard_normal(noise_seed, "drift", 0)
@@ -194,6 +196,15 @@ class StepCost(StepTimes):
         device = max(1, self.ranks_ns(ranks, shape, step) - prepare - copy_in - copy_out - finish)
         spread = None if self._devices is None else self._devices.spread(ranks, step, device)
         return StepParts(prepare, copy_in, device, copy_out, finish, spread=spread)
+
+    def again_ns(self, decode: int, context: int, step: int) -> Ns:
+        """What the `parts` of a step add up to in which requests only decode, and none has joined."""
+        if self._odd is not None:
+            return self.parts(StepShape(0, decode, context, 0), step).total_ns
+        if self._least[0] != decode:
+            parts = self.parts(StepShape(0, decode, context, 0), step)
+            self._least = decode, parts.total_ns - parts.device_ns + 1
+        return max(self._least[1], self.decode_ns(decode, context, step))
 
     def wake_ns(self, idle_ns: Ns) -> Ns:
         """What a step takes longer because nothing ran for ``idle_ns`` before it."""

@@ -128,9 +128,9 @@ class SimulatedExecutor:
         self._busy_until = placed.known_ns
         return placed
 
-    def again_ns(self, shape: StepShape, step: int) -> Ns:
-        """How long step number ``step`` takes, started now, right after one before it."""
-        self._busy_until = self._now + (took := self._cost.parts(shape, step).total_ns)
+    def again_ns(self, decode: int, context: int, step: int) -> Ns:
+        """How long step number ``step``, in which requests only decode, takes, started right after one before it."""
+        self._busy_until = self._now + (took := self._cost.again_ns(decode, context, step))
         return took
 
     def length(self, request: int) -> int:

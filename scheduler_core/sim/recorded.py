@@ -11,7 +11,6 @@ from scheduler_core.sim.ends import EndTimes
 from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.sim.lanes import Placed
 from scheduler_core.sim.step_log import StepLog, rows_of
-from scheduler_core.types.shape import StepShape
 from scheduler_core.types.time import NEVER, Ns
 
 
@@ -87,15 +86,14 @@ class RecordedDriver(Driver):
         wake_ns = instance.next_wakeup(now) or NEVER
         while now < min(due_ns, wake_ns) and not self.stop() and instance.repeat():
             number += 1
-            shape = StepShape(0, decoders, cohort.context_tokens, 0)
-            end = now + executor.again_ns(shape, number)
+            end = now + executor.again_ns(decoders, cohort.context_tokens, number)
             if due_ns <= end or cohort.tick + 1 >= ends.next_tick:
                 step = FusedStep(number, (), decoders, cohort.context_tokens, may_repeat=True)
-                self._play(step, instance.make_up(step), executor.place(shape, number))
+                self._play(step, instance.make_up(step), executor.place(step.shape(), number))
                 return
             executor.wait(end)
             now = end
-            self._log.again(end, instance.occupancy())
+            self._log.again(end, instance.blocks)
             instance.complete_repeat()
             self._count_step()
 

@@ -39,7 +39,7 @@ class StepLog:
         """Take a step that came back, with the ``rows`` of those who do not decode along."""
         now = made.occupancy
         if not (rows or step.moves) and made.repeats and self._continues(now):
-            self.again(placed.available_ns, now)
+            self.again(placed.available_ns, (now.kv_used, now.kv_cached, now.kv_free))
             return
         self.flush()
         self._open = Steps(
@@ -65,14 +65,14 @@ class StepLog:
             copied_on_write=step.copied_on_write,
         )
 
-    def again(self, available_ns: Ns, now: Occupancy) -> None:
-        """The newest step, in which all decode along, came again, when ``now`` was occupied."""
+    def again(self, available_ns: Ns, blocks: tuple[int, int, int]) -> None:
+        """The newest step, in which all decode along, came again; ``blocks`` were used, cached and free."""
         last = self._open
         assert last is not None
         last.available_ns.append(available_ns)
-        last.kv_used.append(now.kv_used)
-        last.kv_cached.append(now.kv_cached)
-        last.kv_free.append(now.kv_free)
+        last.kv_used.append(blocks[0])
+        last.kv_cached.append(blocks[1])
+        last.kv_free.append(blocks[2])
 
     def _continues(self, now: Occupancy) -> bool:
         """Whether the newest step differs from one that repeats it in nothing that a record has once."""

@@ -379,6 +379,8 @@ Record: TypeAlias = (
 
 KINDS: dict[str, type[Record]] = {cls.kind: cls for cls in get_args(Record)}
 
+_NAMES = {cls: frozenset(item.name for item in fields(cls)) for cls in KINDS.values()}
+
 # Fields that hold rows: JSON knows lists only.
 _ROWS: dict[type[Record], tuple[str, ...]] = {
     Step: ("grants", "lanes", "stalled", "drafts"),
@@ -399,9 +401,8 @@ def decode(data: dict[str, Any]) -> Record:
     cls = KINDS.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise ExecutorError(f"unknown record kind {kind!r}; known: {', '.join(KINDS)}")
-    unknown = values.keys() - {item.name for item in fields(cls)}
-    if unknown:
-        raise ExecutorError(f"{kind}: unknown fields {sorted(unknown)}")
+    if not values.keys() <= _NAMES[cls]:
+        raise ExecutorError(f"{kind}: unknown fields {sorted(values.keys() - _NAMES[cls])}")
     for name in _ROWS.get(cls, ()):
         if name in values:
             values[name] = [tuple(row) for row in values[name]]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.sched.recorded import RecordedInstance
 from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.sim.recorded import RecordedDriver
-from scheduler_core.testing.builders import ListSink, play
+from scheduler_core.testing.builders import ListSink, play, policy_spec, request
 from scheduler_core.types.patience import Patience
 from scheduler_core.types.records import Arrived, Finished, Record, RunStarted, Step, Steps, decode, encode
 from scheduler_core.types.shape import shape_of_step
@@ -95,12 +96,7 @@ def test_it_is_with_cancels_time_limits_and_resets(
 
 def figures(records: list[Record]) -> tuple[Any, list[Any], list[tuple[int, ...]]]:
     """Summary, live samples, and gaps in order of request and token, of the same records."""
-    started = RunStarted(
-        run="r", attempt=1, plan_digest="plan", policy_digest="policy", policy={}, target={}, level="simulation",
-        source="modelled", offered=sum(isinstance(record, Arrived) for record in records),
-        kv_blocks=sum(next((kv_total(r) for r in records if isinstance(r, Step | Steps)), (0,))), block_size=4,
-        token_budget=40,
-    )  # fmt: skip
+    started = beginning(records)
     samples: list[Any] = []
     sampler = LiveSampler(interval_ns=7_000_000, total=1, on_sample=samples.append, window_ns=20_000_000)
     for record in (started, *records):
@@ -117,6 +113,15 @@ def figures(records: list[Record]) -> tuple[Any, list[Any], list[tuple[int, ...]
     table = sorted(zip(*(rows[name].tolist() for name in GAP_INTS[:4]), strict=True))
     summary = summarise([started, *records], arm="a", repeat=0, tiers={})
     return summary.canonical(), samples, table
+
+
+def beginning(records: list[Record]) -> RunStarted:
+    return RunStarted(
+        run="r", attempt=1, plan_digest="plan", policy_digest="policy", policy={}, target={}, level="simulation",
+        source="modelled", offered=sum(isinstance(record, Arrived) for record in records),
+        kv_blocks=sum(next((kv_total(r) for r in records if isinstance(r, Step | Steps)), (0,))), block_size=4,
+        token_budget=40,
+    )  # fmt: skip
 
 
 def kv_total(step: Step | Steps) -> tuple[int, ...]:
@@ -171,3 +176,28 @@ def test_steps_told_one_by_one_can_be_condensed(spec: Any, rows: Any, blocks: An
     assert (plain.checks, plain.violations) == (short.checks, short.violations)
     torn = [record for number, record in enumerate(records) if number != lost]
     assert (audited(torn).first_violation is None) == (audited(condensed(torn)).first_violation is None)
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("kv_used", lambda values: [values[0], values[1] + 1, *values[2:]]),
+        ("kv_free", lambda values: [*values[:-1], values[-1] - 1]),
+        ("available_ns", lambda values: [values[0], values[2], values[1], *values[3:]]),
+        ("available_ns", lambda values: [*values[:-1], values[-2] - 1]),
+        ("lanes", lambda lanes: [("input_prepare", "host", 1, 0), *lanes]),
+        ("lanes", lambda lanes: [*lanes, *lanes]),
+        ("budget", lambda budget: 1),
+        ("host_used", lambda used: -1),
+        ("copied_on_write", lambda copies: 1),
+    ],
+)
+def test_a_fault_within_a_stretch_is_found_as_it_is_step_by_step(field: str, change: Any) -> None:
+    """Steps audited together: where one of them is wrong, the audit says first what it says of single steps."""
+    requests = [request(0, 5, 14), request(1, 6, 14)]
+    records = recorded(policy_spec("vllm_v1"), requests, Capacity(40, 60))
+    records.insert(0, beginning(records))
+    place, stretch = next((n, r) for n, r in enumerate(records) if isinstance(r, Steps) and len(r.available_ns) > 3)
+    broken = [*records[:place], replace(stretch, **{field: change(getattr(stretch, field))}), *records[place + 1 :]]
+    found, expected = audited(broken), audited(list(expand(broken)))
+    assert found.first_violation == expected.first_violation is not None
