@@ -8,7 +8,7 @@ so other work on the machine does not.
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,9 +32,12 @@ from scheduler_core.types.shape import StepShape
 from scheduler_core.types.time import NS_PER_MS, NS_PER_US
 
 SHAPES = {"S": ("demo-s", 64), "M": ("shape-m", 64), "L": ("shape-l", 24)}
-DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 BLOCK_SIZE = 32
 BUDGET = 2048
+SLOW_SHARE = 0.5
+"""Peers but vLLM get lengths cut to this share of the shape's: they take many times as long."""
+
 _MIB = 1024**2
 
 
@@ -140,22 +143,33 @@ def engine(shape: str, dtype: str, threads: int = 1) -> TorchExecutor:
     return executor
 
 
-def beside_peers(shape: str, dtype: str, *, share: float, repeats: int, wide: bool) -> engines.Figures:
-    """Figures of installed engines on one shape and number format, ours and theirs in turns."""
+class Engines:
+    """One engine for each number of threads, loaded when it is first asked for."""
+
+    def __init__(self, shape: str, dtype: str) -> None:
+        self._shape, self._dtype = shape, dtype
+        self._loaded: dict[int, TorchExecutor] = {}
+
+    def of(self, threads: int) -> TorchExecutor:
+        """The engine on so many threads."""
+        if threads not in self._loaded:
+            self._loaded[threads] = engine(self._shape, self._dtype, threads)
+        torch.set_num_threads(threads)
+        return self._loaded[threads]
+
+
+def beside_peer(name: str, engines_of: Engines, shape: str, dtype: str, extent: "Extent") -> dict[str, float | str]:
+    """Figures of peer ``name`` on one shape and number format, ours and theirs in turns."""
     model, count = SHAPES[shape]
-    traffic = requests(count, share=share)
+    part, turns = (extent.share, extent.turns) if name == "vllm" else (extent.share * SLOW_SHARE, {1: 1})
+    traffic = requests(count, share=part)
 
-    def ours(threads: int) -> Callable[[], engines.Run]:
-        executor = engine(shape, dtype, threads)
-
-        def serve() -> engines.Run:
-            played = play(executor, traffic, size=count)
-            return engines.Run(played.output_tokens, played.cpu_s, played.wall_s)
-
-        return serve
+    def ours(threads: int) -> engines.Run:
+        played = play(engines_of.of(threads), traffic, size=count)
+        return engines.Run(played.output_tokens, played.cpu_s, played.wall_s)
 
     batch = engines.Batch(model, DTYPES[dtype], tuple(traffic), BUDGET, BLOCK_SIZE)
-    return engines.beside(batch, f"{shape}_{dtype}", ours, wide=wide, repeats=repeats)
+    return engines.beside(name, batch, f"{shape}_{dtype}", ours, turns)
 
 
 def host_us_per_step(played: Played, batch: int) -> float:
@@ -212,47 +226,83 @@ def evidence_overhead(played: Played) -> float:
     return played.observer.evidence_ns / span
 
 
-def measure(shapes: list[str], *, share: float, repeats: int, wide: bool) -> dict[str, Any]:
-    """The figures of ``shapes`` in both number formats, the best of ``repeats``.
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a shape is measured: lengths times ``share``, pairs with vLLM by number of threads.
 
-    Peers stand beside in bf16 on one thread, and ``wide`` in both formats and on two threads as well.
+    Without ``fp32_peers`` others stand beside in bf16 alone.
     """
-    peers: engines.Figures = {}
-    figures: dict[str, Any] = {"requests_count": {name: SHAPES[name][1] for name in shapes}, "length_share": share}
+
+    share: float
+    turns: dict[int, int]
+    fp32_peers: bool = True
+
+
+def measure(extents: dict[str, Extent], only: frozenset[str]) -> dict[str, Any]:
+    """The figures of shapes in both number formats, and of peers beside them, as far as ``only`` names them.
+
+    Empty, it names all; else shapes, number formats (``S_bf16``) and peers, each kind all if none of it is named.
+    """
     bandwidth = read_bandwidth_gb_per_s()
-    figures["read_bandwidth_gb_per_s"] = round(bandwidth, 1)
-    for shape in shapes:
-        for dtype in DTYPES:
-            harness.say(f"{shape} {dtype} ...")
-            executor = engine(shape, dtype)
-            count = SHAPES[shape][1]
-            runs = [play(executor, requests(count, share=share), size=count) for _ in range(repeats)]
-            figures[f"tokens_per_cpu_s_{shape}_{dtype}"] = round(max(run.output_tokens / run.cpu_s for run in runs), 1)
-            figures[f"wall_s_{shape}_{dtype}"] = round(min(run.wall_s for run in runs), 2)
-            limit = share_of_limit(executor, bandwidth, batch=count, context=360)
-            figures[f"share_of_limit_decode_{shape}_{dtype}"] = round(limit, 3)
-            if shape == "S" and dtype == "fp32":
-                with_evidence = play(executor, requests(count, share=share), size=count, evidence=True)
-                figures["host_us_per_step_64"] = round(host_us_per_step(with_evidence, count), 0)
-                figures["evidence_overhead"] = round(evidence_overhead(with_evidence), 4)
-                figures["attention"] = executor.attention
-            if dtype == "fp32" and not wide:
-                continue
-            for name, its in beside_peers(shape, dtype, share=share, repeats=repeats, wide=wide).items():
-                peers.setdefault(name, {}).update(its)
-    figures["share_of_limit_decode"] = figures[f"share_of_limit_decode_{shapes[-1]}_fp32"]
+    figures: dict[str, Any] = {"read_bandwidth_gb_per_s": round(bandwidth, 1)}
+    figures["requests_count"] = {name: SHAPES[name][1] for name in extents}
+    figures["length_share"] = {name: round(extent.share, 3) for name, extent in extents.items()}
+    peers: dict[str, dict[str, float | str]] = {name: {} for name in _named(engines.ENGINES, only)}
+    places = {f"{shape}_{dtype}": (shape, dtype) for shape in extents for dtype in DTYPES}
+    wanted = [label for label in places if label in only or places[label][0] in only]
+    for label in wanted or places:
+        shape, dtype = places[label]
+        extent = extents[shape]
+        harness.say(f"{label} ...")
+        loaded = Engines(shape, dtype)
+        figures |= _alone(loaded.of(1), label, extent, bandwidth)
+        if dtype == "fp32" and not extent.fp32_peers:
+            continue
+        for name, its in peers.items():
+            if "missing" not in its:
+                harness.say(f"{label} beside {name} ...")
+                its |= beside_peer(name, loaded, shape, dtype, extent)
+    limits = [name for name in figures if name.startswith("share_of_limit_decode_")]
+    figures["share_of_limit_decode"] = figures[limits[-1]]
     return {**figures, "peers": peers}
 
 
-def quick() -> harness.Figures:
-    """Shape S alone, once, with lengths cut to a third."""
-    return measure(["S"], share=1 / 3, repeats=1, wide=False)
+def _named(known: Iterable[str], only: frozenset[str]) -> list[str]:
+    names = list(known)
+    return [name for name in names if name in only] or names
 
 
-def full() -> harness.Figures:
-    """All shapes at full lengths, the best of three."""
-    return measure(list(SHAPES), share=1.0, repeats=3, wide=True)
+def _alone(executor: TorchExecutor, label: str, extent: Extent, bandwidth: float) -> dict[str, Any]:
+    """Figures of ours that need no peer."""
+    count = SHAPES[label[0]][1]
+    traffic = requests(count, share=extent.share)
+    run = play(executor, traffic, size=count)
+    limit = share_of_limit(executor, bandwidth, batch=count, context=360)
+    figures: dict[str, Any] = {
+        f"tokens_per_cpu_s_{label}": round(run.output_tokens / run.cpu_s, 1),
+        f"wall_s_{label}": round(run.wall_s, 2),
+        f"share_of_limit_decode_{label}": round(limit, 3),
+    }
+    if label == "S_fp32":
+        with_evidence = play(executor, traffic, size=count, evidence=True)
+        figures["host_us_per_step_64"] = round(host_us_per_step(with_evidence, count), 0)
+        figures["evidence_overhead"] = round(evidence_overhead(with_evidence), 4)
+        figures["attention"] = executor.attention
+    return figures
 
+
+def quick(only: frozenset[str] = frozenset()) -> harness.Figures:
+    """Shape S alone, once, with lengths cut to a third; peers in bf16 on one thread."""
+    return measure({"S": Extent(1 / 3, {1: 1}, fp32_peers=False)}, only)
+
+
+def full(only: frozenset[str] = frozenset()) -> harness.Figures:
+    """All shapes, both formats, one thread and two; lengths of M and L are cut so that it ends in twelve minutes."""
+    turns = {1: 2, 2: 3}
+    return measure({"S": Extent(1.0, turns), "M": Extent(0.3, turns), "L": Extent(0.2, {1: 1, 2: 3})}, only)
+
+
+PARTS = (*SHAPES, *(f"{shape}_{dtype}" for shape in SHAPES for dtype in DTYPES), *engines.ENGINES)
 
 if __name__ == "__main__":
-    sys.exit(harness.main("engine", quick=quick, full=full))
+    sys.exit(harness.main("engine", quick=quick, full=full, parts=PARTS))

@@ -15,7 +15,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from scheduler_core import compiled
@@ -123,22 +124,31 @@ def compile_core(name: str) -> None:
 def main(
     name: str,
     *,
-    quick: Callable[[], Figures],
-    full: Callable[[], Figures] | None = None,
+    quick: Callable[..., Figures],
+    full: Callable[..., Figures] | None = None,
     argv: list[str] | None = None,
     counts: frozenset[str] = frozenset(),
+    parts: Sequence[str] = (),
 ) -> int:
     """Run one benchmark from the command line and print its figures; the exit status is 0, or 1 with one line why.
 
-    ``counts`` are figures whose names say what they count, such as ``right_answers``.
+    ``counts`` are figures whose names say what they count, such as ``right_answers``. With ``parts`` there is an option
+    ``--only`` that takes some of them, and ``quick`` and ``full`` are given those as a set, empty for all.
     """
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=sys.modules["__main__"].__doc__)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--quick", action="store_true", help=f"answer within {QUICK_LIMIT_S:.0f} s (the default)")
     mode.add_argument("--full", action="store_true", help="measure properly")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    if parts:
+        parser.add_argument("--only", default="", help=f"measure these alone, separated by commas: {', '.join(parts)}")
     options = parser.parse_args(argv)
+    chosen = frozenset(filter(None, options.only.split(","))) if parts else frozenset[str]()
+    if chosen - set(parts):
+        parser.error(f"--only: there is no {', '.join(sorted(chosen - set(parts)))}; choose from {', '.join(parts)}")
     measure = (full or quick) if options.full else quick
+    if parts:
+        measure = partial(measure, chosen)
     began = time.monotonic()
     try:
         figures = dict(measure())

@@ -9,7 +9,7 @@ import json
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,8 +27,6 @@ from scheduler_core.types.arrival import PlannedRequest
 
 ENGINES = {"vllm": VLLM, "transformers": "HEADWAY_TRANSFORMERS_PYTHON"}
 """Peer to the environment variable with the interpreter in which it is installed."""
-
-Figures = dict[str, dict[str, float | str]]
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 
@@ -69,17 +67,20 @@ class Batch:
 
 
 def in_turns(
-    name: str, batch: Batch, ours: Callable[[], Run], *, threads: int, repeats: int, eager: bool = True
-) -> list[tuple[Run, Run]]:
-    """Pairs of one serving by us and one by peer ``name``.
+    name: str, batch: Batch, ours: Callable[[int], Run], turns: Mapping[int, int], *, eager: bool = True
+) -> dict[int, list[tuple[Run, Run]]]:
+    """By number of threads, as many pairs as ``turns`` says of one serving by us and one by peer ``name``.
+
+    Starting a peer takes longer than serving, so one process serves with any number of threads. The first serving of
+    each number only warms up what takes it.
 
     Raises:
         PeerMissingError: it is not installed here.
         PeerFailedError: it ended, or served another number of tokens than asked for.
     """
     due, rows = sum(request.output_tokens for request in batch.requests), batch.rows()
-    pairs = []
-    with Peer(f"{name}_engine.py", ENGINES[name], {"OMP_NUM_THREADS": str(threads)}) as peer:
+    pairs: dict[int, list[tuple[Run, Run]]] = {}
+    with Peer(f"{name}_engine.py", ENGINES[name], {"OMP_NUM_THREADS": str(max(turns))}) as peer:
         peer.ask(
             "open",
             model=str(folder(batch.model)),
@@ -89,37 +90,40 @@ def in_turns(
             block_size=batch.block_size,
             eager=eager,
         )
-        for _ in range(repeats):
-            pairs.append((ours(), Run(**peer.ask("serve", requests=rows))))
-            if pairs[-1][1].output_tokens != due:
-                raise PeerFailedError(f"{name} served {pairs[-1][1].output_tokens} tokens, {due} were asked for")
+        warm = rows[: max(1, len(rows) // 8)]
+        for threads, repeats in turns.items():
+            peer.ask("serve", requests=warm, threads=threads)
+            for _ in range(repeats):
+                pair = ours(threads), Run(**peer.ask("serve", requests=rows, threads=threads))
+                pairs.setdefault(threads, []).append(pair)
+                if pair[1].output_tokens != due:
+                    raise PeerFailedError(f"{name} served {pair[1].output_tokens} tokens, {due} were asked for")
     return pairs
 
 
-def beside(batch: Batch, label: str, ours: Callable[[int], Callable[[], Run]], *, wide: bool, repeats: int) -> Figures:
-    """Figures of each installed peer, with how many times faster ours is, or why there are none.
+def beside(
+    name: str, batch: Batch, label: str, ours: Callable[[int], Run], turns: Mapping[int, int]
+) -> dict[str, float | str]:
+    """Figures of peer ``name``, with how many times faster ours is, or why there are none; names end in ``label``.
 
-    ``ours(threads)`` gives what serves the batch here; figures end in ``label``. ``wide`` adds wall time on two threads
-    as the median of paired ratios.
+    ``ours(threads)`` serves the batch here, ``turns`` says how often for each number of threads. On one thread the best
+    of each counts, by CPU time; on two the median of paired ratios of wall time.
     """
-    figures: Figures = {}
-    for name in ENGINES:
-        its = figures[name] = {}
-        try:
-            pairs = in_turns(name, batch, ours(1), threads=1, repeats=repeats)
-            mine, other = (max(run.tokens_per_cpu_s for run in runs) for runs in zip(*pairs, strict=True))
-            its[f"tokens_per_cpu_s_{label}"] = round(other, 1)
-            its[f"tokens_per_cpu_s_{label}_ratio_x"] = round(mine / other, 2)
-            host = [run.host_us for _, run in pairs if run.host_us is not None]
-            if host:
-                its[f"host_us_per_step_{len(batch.requests)}_{label}"] = round(min(host))
-            if wide:
-                pairs = in_turns(name, batch, ours(2), threads=2, repeats=max(3, repeats))
-                ratio = statistics.median(other.wall_s / mine.wall_s for mine, other in pairs)
-                its[f"wall_2_threads_{label}_ratio_x"] = round(ratio, 2)
-        except (PeerMissingError, PeerFailedError) as error:
-            its["missing"] = str(error)
-    return figures
+    its: dict[str, float | str] = {}
+    try:
+        pairs = in_turns(name, batch, ours, turns)
+        mine, other = (max(run.tokens_per_cpu_s for run in runs) for runs in zip(*pairs[1], strict=True))
+        its[f"tokens_per_cpu_s_{label}"] = round(other, 1)
+        its[f"tokens_per_cpu_s_{label}_ratio_x"] = round(mine / other, 2)
+        host = [run.host_us for _, run in pairs[1] if run.host_us is not None]
+        if host:
+            its[f"host_us_per_step_{len(batch.requests)}_{label}"] = round(min(host))
+        if 2 in pairs:
+            ratio = statistics.median(other.wall_s / mine.wall_s for mine, other in pairs[2])
+            its[f"wall_2_threads_{label}_ratio_x"] = round(ratio, 2)
+    except (PeerMissingError, PeerFailedError) as error:
+        its["missing"] = str(error)
+    return its
 
 
 @cache

@@ -1,7 +1,7 @@
 """vLLM's engine on a batch of prompts, inside one process; runs in vLLM's interpreter, never in ours.
 
 One JSON object a line comes in, one goes out. Operations: ``open`` (load a model), ``serve`` (a batch of prompts).
-OMP_NUM_THREADS says how many threads it may use. Written for vLLM 0.32.0 on CPUs.
+OMP_NUM_THREADS says how many threads it may use, each serving how many it does. Written for vLLM 0.32.0 on CPUs.
 """
 
 import json
@@ -22,9 +22,12 @@ os.environ.update(
 ANSWERS = os.fdopen(os.dup(1), "w")  # what vLLM itself prints must not reach the answer
 os.dup2(2, 1)
 
+import torch
 import vllm
 from vllm import LLM, SamplingParams
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+set_threads = torch.set_num_threads  # and OpenMP's, which its kernels go by; vLLM's worker puts a stub in its place
 
 
 class Steps:
@@ -111,6 +114,7 @@ def main() -> None:
             engine = load(asked)
             _say({})
         elif engine is not None:
+            set_threads(asked["threads"])
             _say(serve(engine, asked["requests"], steps))
 
 

@@ -18,7 +18,9 @@ from gpu_runner.engine.config import SHAPES, Experts
 from gpu_runner.engine.decode_graphs import DecodeGraphs
 from gpu_runner.engine.instance import device_batch
 from gpu_runner.engine.layout import FlatBatch
+from gpu_runner.engine.model import decoder as decoder_module
 from gpu_runner.engine.model.decoder import Decoder
+from gpu_runner.engine.model.mlp import groups_experts
 from gpu_runner.engine.model.weights import SeededWeights
 from tests.engine import fake_flashinfer
 from tests.engine.test_attention import batch_of
@@ -112,8 +114,75 @@ def test_other_steps_fit_no_graph(decoder: Decoder, flat: FlatBatch) -> None:
     assert graphs.logits(flat, inputs_of(flat)) is None
 
 
-def test_only_dense_models_are_captured(decoder: Decoder) -> None:
-    """Which experts a mixture of experts needs is read on the host, in the middle of a forward."""
-    config = replace(SHAPES["tiny"], experts=Experts(count=2, active=1, width=32, normalise=True))
+def mixture(decoder: Decoder, *, grouped: bool, monkeypatch: pytest.MonkeyPatch, normalise: bool = True) -> Decoder:
+    """A mixture of six experts, two for each token, in one form or the other; PyTorch has grouped products on CPUs."""
+    monkeypatch.setattr(decoder_module, "groups_experts", lambda *_: grouped)
+    config = replace(decoder.config, experts=Experts(count=6, active=2, width=48, normalise=normalise))
+    return Decoder(config, SeededWeights(0, config.layers), torch.float32, CPU)
+
+
+def test_a_mixture_is_captured_where_its_experts_are_grouped(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One expert after the other, the host reads who was chosen, in the middle of a forward."""
     assert decoder.capturable
-    assert not Decoder(config, SeededWeights(0, config.layers), torch.float32, CPU).capturable
+    assert mixture(decoder, grouped=True, monkeypatch=monkeypatch).capturable
+    assert not mixture(decoder, grouped=False, monkeypatch=monkeypatch).capturable
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_replays_of_grouped_experts_give_what_one_after_the_other_gives(
+    decoder: Decoder, normalise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is chosen, and whatever the padding chooses: the recorded shapes depend on the bucket alone."""
+    apart = mixture(decoder, grouped=False, monkeypatch=monkeypatch, normalise=normalise)
+    grouped = mixture(decoder, grouped=True, monkeypatch=monkeypatch, normalise=normalise)
+    assert grouped.weight_bytes == apart.weight_bytes
+    plain, captured = pool_of(apart), pool_of(grouped)
+    graphs = DecodeGraphs(grouped, captured, recorded, BLOCK_SIZE)
+    for contexts in ([5, 20, 48, 1, 17, 30], [6, 21], [33, 2, 47, 40, 16, 15, 14, 32], [7]):
+        flat = decode_of(contexts)
+        with torch.inference_mode():
+            expected = apart.forward(device_batch(flat, apart, CPU), plain)
+            logits = graphs.logits(flat, inputs_of(flat))
+        assert logits is not None
+        assert (logits - expected).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 7, 40])
+def test_grouped_experts_compute_the_mixture(decoder: Decoder, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One layer against one expert after the other, also where some expert gets no token; a token gets the same in
+    any company.
+    """
+    forms = [mixture(decoder, grouped=grouped, monkeypatch=monkeypatch) for grouped in (False, True)]
+    torch.manual_seed(tokens)
+    normed = torch.randn(tokens, decoder.config.hidden)
+    outputs = []
+    for form in forms:
+        hidden = torch.zeros_like(normed)
+        form._layers[0].mlp.add_to(hidden, normed, form.workspace())
+        outputs.append(hidden)
+    assert (outputs[0] - outputs[1]).abs().max() < 1e-5 * outputs[0].abs().max()
+    alone = torch.zeros(1, decoder.config.hidden)
+    forms[1]._layers[0].mlp.add_to(alone, normed[:1], forms[1].workspace())
+    assert (alone - outputs[1][:1]).abs().max() < 1e-5 * outputs[0].abs().max()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "width", "dtype", "capability", "grouped"),
+    [
+        (128, 64, torch.bfloat16, (9, 0), True),
+        (128, 64, torch.bfloat16, (8, 9), False),
+        (128, 64, torch.float16, (9, 0), False),
+        (128, 63, torch.bfloat16, (9, 0), False),
+    ],
+)
+def test_where_experts_are_grouped(
+    hidden: int,
+    width: int,
+    dtype: torch.dtype,
+    capability: tuple[int, int],
+    grouped: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    assert groups_experts(hidden, width, dtype, torch.device("cuda")) is grouped
+    assert not groups_experts(hidden, width, dtype, CPU)

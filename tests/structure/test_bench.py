@@ -71,3 +71,17 @@ def test_full_is_chosen_and_a_failure_is_one_line(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "bench.x: OSError: no disk\n"
+
+
+def test_a_part_is_measured_alone_and_an_unknown_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def quick(only: frozenset[str]) -> harness.Figures:
+        return {"named_count": len(only), "first": min(only, default="all")}
+
+    for text, expected in (("", (0, "all")), ("a,b", (2, "a"))):
+        argv = ["--json", *(["--only", text] if text else [])]
+        assert harness.main("x", quick=quick, argv=argv, parts=("a", "b", "c")) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert (answer["named_count"], answer["first"]) == expected
+    with pytest.raises(SystemExit):
+        harness.main("x", quick=quick, argv=["--only", "a,d"], parts=("a", "b"))
+    assert "there is no d; choose from a, b" in capsys.readouterr().err

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 
 from gpu_runner.engine.attention.base import AttentionKernel, DeviceBatch
-from gpu_runner.engine.config import ModelConfig
+from gpu_runner.engine.config import Experts, ModelConfig
 from gpu_runner.engine.model.elementwise import Elementwise, build_elementwise
-from gpu_runner.engine.model.mlp import DenseMlp, ExpertMlp, Mlp
+from gpu_runner.engine.model.mlp import DenseMlp, ExpertMlp, GroupedExpertMlp, Mlp, groups_experts
 from gpu_runner.engine.model.parts import Linear, Workspace, build_linear
 from gpu_runner.engine.model.rope import rope_tables
 from gpu_runner.engine.model.weights import Weights
@@ -60,8 +60,8 @@ class Decoder:
 
     @property
     def capturable(self) -> bool:
-        """Whether a forward asks the device for nothing: a mixture of experts reads on the host who was chosen."""
-        return all(isinstance(layer.mlp, DenseMlp) for layer in self._layers)
+        """Whether a forward asks the device for nothing."""
+        return all(layer.mlp.capturable for layer in self._layers)
 
     def workspace(self) -> Workspace:
         """Buffers for forwards that must not share those of others."""
@@ -158,8 +158,22 @@ class _Loader:
         if config.family == "mixtral":
             base, names = f"model.layers.{index}.block_sparse_moe", ("w1", "w3", "w2")
         router = self._fused([(f"{base}.gate", experts.count)], config.hidden, bias=False)
-        dense = [self._dense(f"{base}.experts.{expert}", names, experts.width) for expert in range(experts.count)]
-        return ExpertMlp(router, dense, experts)
+        bases = [f"{base}.experts.{expert}" for expert in range(experts.count)]
+        if not config.mlp_bias and groups_experts(config.hidden, experts.width, self._dtype, self._device):
+            return self._grouped(router, bases, names, experts)
+        return ExpertMlp(router, [self._dense(place, names, experts.width) for place in bases], experts)
+
+    def _grouped(self, router: Linear, bases: list[str], names: tuple[str, str, str], experts: Experts) -> Mlp:
+        """All experts in two tensors, filled one by one so that no weight is there twice."""
+        hidden, width = self._config.hidden, experts.width
+        gate_up = torch.empty(experts.count, 2 * width, hidden, dtype=self._dtype, device=self._device)
+        down = torch.empty(experts.count, hidden, width, dtype=self._dtype, device=self._device)
+        gate, up, out = names
+        for index, base in enumerate(bases):
+            gate_up[index, :width] = self.tensor(f"{base}.{gate}.weight", (width, hidden))
+            gate_up[index, width:] = self.tensor(f"{base}.{up}.weight", (width, hidden))
+            down[index] = self.tensor(f"{base}.{out}.weight", (hidden, width))
+        return GroupedExpertMlp(router, gate_up, down, experts, self._elementwise)
 
     def _dense(self, base: str, names: tuple[str, str, str], width: int) -> DenseMlp:
         gate, up, down = (f"{base}.{name}" for name in names)
