@@ -21,15 +21,4 @@ def versions_visible_to(user: Person) -> QuerySet[PolicyVersion]:
 
 def presets() -> list[dict[str, Any]]:
     """Every preset and installed policy: name, what it does, its settings with help texts, its defaults."""
-    return [
-        {
-            "name": manifest.name,
-            "version": manifest.version,
-            "title": manifest.title,
-            "summary": manifest.summary,
-            "citation": manifest.citation,
-            "defaults": manifest.defaults.canonical(),
-            "settable": dict(manifest.settable),
-        }
-        for manifest in manifests().values()
-    ]
+    return [manifest.canonical() for manifest in manifests().values()]

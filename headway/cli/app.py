@@ -31,7 +31,7 @@ app = typer.Typer(
 )
 trace = typer.Typer(help="Look at trace files, and make them.", no_args_is_help=True, rich_markup_mode=None)
 
-policy = typer.Typer(help="Write policies of your own.", no_args_is_help=True, rich_markup_mode=None)
+policy = typer.Typer(help="See what policies there are; write your own.", no_args_is_help=True, rich_markup_mode=None)
 
 app.command("play")(local.play)
 app.command("judge")(judge.judge)
@@ -50,6 +50,7 @@ trace.command("inspect")(local.trace_inspect)
 trace.command("convert")(traces.convert)
 trace.command("draw")(traces.draw)
 app.add_typer(trace, name="trace")
+policy.command("show")(policies.show)
 policy.command("new")(policies.new)
 policy.command("check")(policies.check)
 app.add_typer(policy, name="policy")

@@ -1,11 +1,45 @@
-"""``headway policy``: a package to write a policy in, and the checks that every policy must pass."""
+"""``headway policy``: what policies there are and take, a package to write one in, and what each must pass."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headway.cli.output import say
+from headway.cli.options import Json
+from headway.cli.output import as_json, say, table
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="A policy to show with its settings; absent: list them.")] = "",
+    *,
+    as_data: Json = False,
+) -> None:
+    """List the policies there are, or show what one can be set to, with its defaults."""
+    from scheduler_core.policies.registry import manifest_of, manifests
+
+    if as_data:
+        as_json(manifest_of(name).canonical() if name else [found.canonical() for found in manifests().values()])
+        return
+    if not name:
+        table(
+            ["name", "version", "what it is"],
+            [[found.name, found.version, found.title] for found in manifests().values()],
+        )
+        say("headway policy show NAME tells what one can be set to.")
+        return
+    found = manifest_of(name)
+    say(f"{found.title} ({found.citation})\n{found.summary}")
+    defaults = found.defaults.canonical()
+    table(
+        ["setting", "default", "what it does"],
+        [[setting, _default(defaults, setting), text] for setting, text in found.settable.items()],
+    )
+
+
+def _default(defaults: dict[str, Any], setting: str) -> str:
+    section, _, key = setting.partition(".")
+    value = defaults.get(section, {}).get(key)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def new(

@@ -26,6 +26,18 @@ class Manifest:
     builder: str
     choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def canonical(self) -> dict[str, Any]:
+        """As plain data: what it is, its settings with help texts, its defaults."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "title": self.title,
+            "summary": self.summary,
+            "citation": self.citation,
+            "defaults": self.defaults.canonical(),
+            "settable": dict(self.settable),
+        }
+
 
 def described(section: str, *settings: str) -> dict[str, str]:
     """The settings of a section with the help texts of the spec; by default all of them."""
