@@ -93,6 +93,15 @@ def test_comments_are_counted_and_carry_nothing() -> None:
     assert answer.ending is not None and answer.ending.outcome is Outcome.FINISHED
 
 
+@pytest.mark.parametrize("text", [r'"\ud83d"', '"a", "logprobs": {"token_logprobs": [NaN]}'])
+def test_what_json_of_python_takes_is_taken(text: str) -> None:
+    """Half of a surrogate pair, as gateways in JavaScript send it, and NaN among what nobody asked for."""
+    event = f'data: {{"choices": [{{"text": {text}}}]}}\n\n'
+    answer = Answer().hear((5, event), (9, chunk("b", "stop"))).done()
+    assert answer.chunks == [(5, 1), (9, 1)]
+    assert answer.ending == Ending(Outcome.FINISHED, "stream", "")
+
+
 def test_a_usage_chunk_alone_is_no_token() -> None:
     answer = Answer().hear((1, chunk("a", "stop")), (9, {"choices": [], "usage": {"completion_tokens": 1}}), (9, DONE))
     assert answer.done().chunks == [(1, 1)]

@@ -84,12 +84,8 @@ class Heard:
             return 0
         try:
             chunk = _decode(payload)
-        except msgspec.ValidationError as error:
-            self.error = f"a chunk is not one of a completion ({error}): {payload[:120]!r}"
-            return 0
-        except msgspec.DecodeError:
-            self.error = f"a chunk is not JSON: {payload[:120]!r}"
-            return 0
+        except msgspec.MsgspecError:
+            chunk = _read_as_python_does(payload)
         usage, choices = chunk.usage, chunk.choices
         if chunk.error:
             self.error = error_text(chunk.error)
@@ -142,6 +138,18 @@ class Heard:
             self.cached_tokens = details.cached_tokens
         if usage.completion_tokens is not None:
             self.declared = usage.completion_tokens
+
+
+def _read_as_python_does(payload: bytes) -> _Chunk:
+    """A chunk with what `json` takes beside the standard: NaN, and half of a surrogate pair, whose other half is in
+    the next chunk. What is none all the same is a chunk that is an error.
+    """
+    try:
+        return msgspec.convert(json.loads(payload), _Chunk)
+    except msgspec.ValidationError as error:
+        return _Chunk(error=f"a chunk is not one of a completion ({error}): {payload[:120]!r}")
+    except ValueError:
+        return _Chunk(error=f"a chunk is not JSON: {payload[:120]!r}")
 
 
 def _of_delta(delta: _Delta) -> Any:
