@@ -9,10 +9,11 @@ from scheduler_core.cluster.borrowing import Borrowing
 from scheduler_core.cluster.cluster import Cluster
 from scheduler_core.cluster.disposition import Ways
 from scheduler_core.cluster.doors import Doors
+from scheduler_core.cluster.fetching import Fetches
 from scheduler_core.cluster.handoff import Handoffs
 from scheduler_core.cluster.isolation import Isolation, TierGround
 from scheduler_core.cluster.leases import Leases
-from scheduler_core.cluster.links import Links
+from scheduler_core.cluster.links import Link, Links
 from scheduler_core.cluster.load import Load
 from scheduler_core.cluster.members import Means, Member
 from scheduler_core.cluster.migration import Ground, MigrationRules, Migrations, Pick
@@ -29,6 +30,7 @@ from scheduler_core.cluster.router import (
     Freest,
     KvCost,
     LeastLoaded,
+    Lending,
     PrefixAware,
     RoundRobin,
     Router,
@@ -104,6 +106,7 @@ def build_cluster(spec: PolicySpec, site: Site, seats: Seats = _seat) -> Cluster
         refusal=_refusal(full.pools, site),
         isolation=isolation,
         relief=_relief(full.pools, members, links, site),
+        fetches=_fetches(router, members, links, site),
         takes_over=full.pools.on_death != "fail",
     )
     floor = Floor(members, grounds, pools, site, handoffs)
@@ -191,6 +194,20 @@ def _relief(section: PoolsSection, members: Sequence[Member], links: Links, site
         return None
     rules = ReliefRules(ns_from_ms(asked.wait_ms), ns_from_s(asked.window_s), ns_from_s(asked.every_s))
     return Relief([member.instance for member in members], links, site.estimate, rules)
+
+
+def _fetches(router: Router, members: Sequence[Member], links: Links, site: Site) -> Fetches | None:
+    if not isinstance(router, FirstToken) or router.lending is None:
+        return None
+    instances = [member.instance for member in members]
+    return Fetches(instances, links, router.index, router.lending, site.topology.kv_bytes_per_token)
+
+
+def _lending(pools: PoolsSection, topology: Topology) -> Lending | None:
+    if pools.prefix_fetch_ratio is None:
+        return None
+    idle = Link(round(topology.link_gb_per_s * 1e9), round(topology.link_latency_us * NS_PER_US))
+    return Lending(pools.prefix_fetch_ratio, lambda tokens: idle.alone_ns(tokens * topology.kv_bytes_per_token))
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +339,9 @@ _ROUTERS: dict[str, _Maker] = {
     "two_choices": lambda spec, members, site: TwoChoices(),
     "sticky": lambda spec, members, site: Sticky(),
     "prefix": lambda spec, members, site: PrefixAware(_index(members)),
-    "first_token": lambda spec, members, site: FirstToken(_index(members), site.estimate),
+    "first_token": lambda spec, members, site: FirstToken(
+        _index(members), site.estimate, _lending(spec.pools, site.topology)
+    ),
     "fewest_tokens": lambda spec, members, site: FewestTokens(),
     "freest": lambda spec, members, site: Freest(
         [_kv_tokens(member) for member in members], spec.pools.urgent_headroom_tokens or 0

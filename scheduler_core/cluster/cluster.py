@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from scheduler_core.cluster.doors import COMPUTES, DECODES, Doors
 from scheduler_core.cluster.effects import Effects
 from scheduler_core.cluster.load import Load, Observer
-from scheduler_core.cluster.members import Means, Member, Placement, Resident, check_load
+from scheduler_core.cluster.members import Means, Member, Placement, Resident, check_load, taken
 from scheduler_core.cluster.outages import BACK, DIED, NOTICED
 from scheduler_core.cluster.pools import Pool
 from scheduler_core.cluster.refusal import Seen
@@ -52,7 +52,7 @@ class Cluster:
         self._loads = tuple(member.load for member in members)
         self._observer = Observer(self._loads, look_every_ns)
         self._everybody = tuple(range(len(members)))
-        self._borrowing, self._relief = means.borrowing, means.relief
+        self._borrowing, self._relief, self._fetches = means.borrowing, means.relief, means.fetches
         self._doors, self._pools = doors, doors.pools
         changing = means.borrowing is not None or doors.rebalances
         handing = self._everybody if changing else self._pools.of(Pool.PREFILL)
@@ -86,6 +86,7 @@ class Cluster:
         if refused is None:
             refused = instance.submit(spec, now_ns)
         if refused is None:
+            loan = None if self._fetches is None else self._fetches.loan(spec, choice.instance)
             self.router.sent(spec, choice.instance)
             resident = self._live[spec.id] = Resident(spec, choice.instance)
             self._count(resident, 1)
@@ -93,6 +94,8 @@ class Cluster:
             worst = instance.displaced()
             if worst is not None:
                 displaced = self.abort(worst, outcome=Outcome.REJECTED, reason=Reject.QUEUE_FULL.value)
+            if self._fetches is not None and loan is not None and spec.id in self._live:
+                self._fetches.start(spec, choice.instance, loan, now_ns)
         elif self._borrowing is not None:
             self._borrowing.release(spec.id)
         return Placement(choice, refused, displaced)
@@ -222,6 +225,8 @@ class Cluster:
         if self._links is None:
             return effects
         landed = self._links.landed(now_ns)
+        if self._fetches is not None:
+            self._fetches.settle(landed, now_ns, effects)
         if self._relief is not None:
             for going in self._relief.landed(landed):
                 self._reassign(self._relief, going, now_ns, effects)
@@ -292,7 +297,7 @@ class Cluster:
             self._handoffs.let_in(self._doors.decoders)
 
     def _outage(self, member: int, what: str, now_ns: Ns) -> None:
-        movers = [moving for moving in (self._handoffs, self._migrations) if moving is not None]
+        movers = [moving for moving in (self._handoffs, self._migrations, self._fetches) if moving is not None]
         if what == DIED:
             self._fallen.append(member)
             for moving in movers:
@@ -301,8 +306,9 @@ class Cluster:
             for moving in movers:
                 moving.back(member)
         elif what == NOTICED:
-            if self._migrations is not None:
-                self._migrations.lost(member, now_ns, self._pending)
+            for giving_up in (self._migrations, self._fetches):
+                if giving_up is not None:
+                    giving_up.lost(member, now_ns, self._pending)
             if self._handoffs is not None:
                 self._handoffs.lost(member, now_ns)
             self._bury(member, now_ns)
@@ -420,16 +426,10 @@ class Cluster:
     def take_records(self) -> list[Record]:
         """Records of pools, handoffs and scaling since the last call, in order."""
         records = self._doors.take_records()
-        if self._migrations is not None:  # given up before its request is lost
-            records += self._migrations.records
-            self._migrations.records = []
+        records += taken(self._migrations, self._fetches)  # given up before their requests are lost
         records += self._lost
         self._lost = []
-        for moving in (self._isolation, self._relief, self._handoffs):
-            if moving is not None:
-                records += moving.records
-                moving.records = []
-        return records
+        return records + taken(self._isolation, self._relief, self._handoffs)
 
     def serves(self, member: int) -> bool:
         """Whether a member is not dead."""
@@ -461,7 +461,7 @@ class Cluster:
             member.instance.check()
             here = {request for request, resident in self._live.items() if resident.member == number}
             coming: set[int] = set()
-            for moving in (self._handoffs, self._migrations):
+            for moving in (self._handoffs, self._migrations, self._fetches):
                 coming |= set() if moving is None else moving.reserved_at(number)
             if here | coming != set(member.instance.open_requests()) or here & coming:
                 raise LawError(
@@ -482,8 +482,9 @@ class Cluster:
             self._handoffs.forget(request, now_ns)
         if self._migrations is not None:
             self._migrations.forget(request, now_ns, self._pending)
-        if self._relief is not None:
-            self._relief.forget(request, now_ns)
+        for waiting in (self._relief, self._fetches):
+            if waiting is not None:
+                waiting.forget(request, now_ns)
 
     def _count(self, resident: Resident, sign: int) -> None:
         load = self._loads[resident.member]

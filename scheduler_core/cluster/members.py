@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from scheduler_core.cluster.borrowing import Borrowing
+from scheduler_core.cluster.fetching import Fetches
 from scheduler_core.cluster.handoff import Handoffs
 from scheduler_core.cluster.isolation import Isolation
 from scheduler_core.cluster.links import Links
@@ -17,6 +18,7 @@ from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.instance import Instance
 from scheduler_core.sched.plan import Ended
 from scheduler_core.types.errors import LawError
+from scheduler_core.types.records import Record
 
 
 @dataclass
@@ -54,9 +56,10 @@ class Means:
     """What a cluster can do beside routing; whatever is absent, it does not do.
 
     With ``handoffs`` requests leave the entries once their prompt is computed, with ``migrations`` while they decode,
-    with ``relief`` while they wait, all over ``links``. With ``borrowing`` pools lend each other instances; with
-    ``isolation`` tiers have their own. ``refusal`` may refuse a request before it is let in. With ``takes_over`` others
-    go on with the requests of an instance that died, else those fail.
+    with ``relief`` while they wait, all over ``links``; with ``fetches`` beginnings of their prompts come to them. With
+    ``borrowing`` pools lend each other instances; with ``isolation`` tiers have their own. ``refusal`` may refuse a
+    request before it is let in. With ``takes_over`` others go on with the requests of an instance that died, else those
+    fail.
     """
 
     links: Links | None = None
@@ -66,6 +69,7 @@ class Means:
     refusal: Refusal | None = None
     isolation: Isolation | None = None
     relief: Relief | None = None
+    fetches: Fetches | None = None
     takes_over: bool = True
 
 
@@ -80,3 +84,19 @@ def check_load(member: Member, residents: Sequence[Resident]) -> None:
             f"{member.name}: counts {load.open} requests, {load.prefill_tokens} prompt and {load.kv_tokens} KV tokens, "
             f"{load.urgent} urgent, has {len(residents)}, {waiting}, {held} and {urgent}"
         )
+
+
+class Telling(Protocol):
+    """A part that keeps records of what it did."""
+
+    records: list[Record]
+
+
+def taken(*parts: Telling | None) -> list[Record]:
+    """What those parts that are there have told since they were asked last."""
+    told: list[Record] = []
+    for part in parts:
+        if part is not None:
+            told += part.records
+            part.records = []
+    return told

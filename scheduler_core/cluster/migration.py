@@ -230,7 +230,7 @@ class Migrations:
             self._drop(move, "broken_off", now_ns, effects)
             return
         del self._moves[move.request]
-        self.ground.instances[move.destination].take_over(move.request, left)
+        self.ground.instances[move.destination].land(move.request, left.computed, known=left.known)
         source.depart(move.request)
         self._say(move, "landed", now_ns)
         self.records.append(Landed(now_ns, move.request, move.destination, move.reserved.epoch, left.computed))

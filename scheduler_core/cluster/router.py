@@ -1,7 +1,7 @@
 """Routers: which instance a request goes to. Each sees loads as old as its `Observer` makes them."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -130,22 +130,52 @@ class PrefixAware:
         self.index.sent(request, instance)
 
 
+class Loan(NamedTuple):
+    """The first ``tokens`` of a prompt, from the instance ``source``, over an idle link in ``way_ns``."""
+
+    source: int
+    tokens: int
+    way_ns: Ns
+
+
+@dataclass(frozen=True)
+class Lending:
+    """Who lends a beginning of a prompt: the first of those that know most of it, where that is more than ``ratio``
+    times what the borrower knows itself (MK-01). ``way_ns`` is how long so many tokens take over an idle link."""
+
+    ratio: float
+    way_ns: Callable[[int], Ns]
+
+    def loan(self, known: Mapping[int, int], borrower: int) -> Loan | None:
+        """What is to be fetched to ``borrower``; ``known`` tokens are by instance."""
+        most = max(known.values(), default=0)
+        own = known.get(borrower, 0)
+        if most <= self.ratio * own:
+            return None
+        source = min(instance for instance, tokens in known.items() if tokens == most)
+        return Loan(source, most, self.way_ns(most - own))
+
+
 @dataclass
 class FirstToken:
     """The smallest predicted time to the first token: queued prefill, then the part of the prompt not known there.
 
-    MK-01 and MK-02 without moving prefixes: each candidate is estimated with its own known prefix.
+    With ``lending`` what another one knows may be fetched first, if that is much more: then its way over an idle link
+    counts, and only the rest of the prompt is computed (MK-01, MK-02).
     """
 
     index: PrefixIndex
     estimate: Estimate
+    lending: Lending | None = None
 
     def pick(self, request: RequestSpec, candidates: Sequence[int], loads: Sequence[Load]) -> Choice:
         known = self.index.matches(request)
 
         def predicted(item: int) -> Ns:
-            own = max(1, request.prompt_tokens - known.get(item, 0))
-            return self.estimate(item, loads[item].prefill_tokens + own)
+            loan = None if self.lending is None else self.lending.loan(known, item)
+            have, way_ns = (known.get(item, 0), 0) if loan is None else (loan.tokens, loan.way_ns)
+            own = max(1, request.prompt_tokens - have)
+            return way_ns + self.estimate(item, loads[item].prefill_tokens + own)
 
         return best(candidates, loads, predicted)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, get_args
 
 from scheduler_core.evidence.audited import AuditedInstance, AuditedRequest
 from scheduler_core.types.cluster_records import (
@@ -13,6 +13,7 @@ from scheduler_core.types.cluster_records import (
     Lost,
     Migration,
     Parked,
+    PrefixMoved,
     Reassigned,
     Revoked,
     Routed,
@@ -20,8 +21,21 @@ from scheduler_core.types.cluster_records import (
 )
 from scheduler_core.types.time import Ns
 
-MOVES = (Routed, Held, Parked, Emitted, Handoff, Landed, Migration, Revoked, Lost, Transferred, Reassigned)
-Move = Routed | Held | Parked | Emitted | Handoff | Landed | Migration | Revoked | Lost | Transferred | Reassigned
+Move = (
+    Routed
+    | Held
+    | Parked
+    | Emitted
+    | Handoff
+    | Landed
+    | Migration
+    | Revoked
+    | Lost
+    | Transferred
+    | Reassigned
+    | PrefixMoved
+)
+MOVES = get_args(Move)
 
 # Stages of a migration -> what may come next.
 _AFTER = {
@@ -73,6 +87,8 @@ class MovesAudit:
             self._transferred(record)
         elif isinstance(record, Reassigned):
             self._reassigned(record)
+        elif isinstance(record, PrefixMoved):
+            self._prefix_moved(record)
         else:
             self._revoked(record)
 
@@ -139,6 +155,17 @@ class MovesAudit:
             self._away(request, record.at_ns, back=not leaves)
             if record.action == "arrives":
                 request.instance = record.destination
+
+    def _prefix_moved(self, record: PrefixMoved) -> None:
+        """Who waits for a beginning waits in no line, where that is to come."""
+        request, where = self.open.get(record.request), f"fetch for request {record.request}"
+        leaves = record.action == "leaves"
+        fits = request is not None and not request.resident and (request.away_since is None) == leaves
+        self.check("resident once", fits, where, "{} while it runs, or waits for a fetch", record.action)
+        if request is not None:
+            here = request.instance == record.destination
+            self.check("resident once", here, where, "is not in instance {}", record.destination)
+            self._away(request, record.at_ns, back=not leaves)
 
     def _transferred(self, record: Transferred) -> None:
         """No link is faster than it is alone."""

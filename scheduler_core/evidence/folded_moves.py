@@ -16,6 +16,7 @@ from scheduler_core.types.cluster_records import (
     Lost,
     Migration,
     Parked,
+    PrefixMoved,
     Reassigned,
     Revoked,
     Routed,
@@ -61,6 +62,7 @@ class MovesFold:
             Revoked: self._revoked,
             Lost: self._lost,
             Reassigned: self._reassigned,
+            PrefixMoved: self._prefix_moved,
         }
 
     def move(self, line: Timeline, instance: int, at_ns: Ns) -> None:
@@ -155,6 +157,12 @@ class MovesFold:
         line.wait_for(_QUEUE, record.at_ns, self.loads)
         if record.action == "arrives":
             self.move(line, record.destination, record.at_ns)
+
+    def _prefix_moved(self, record: PrefixMoved) -> None:
+        self.handoffs.prefix_moved(record)
+        line = self.line(record.request)
+        if line is not None:
+            line.wait_for(_HANDOFF if record.action == "leaves" else _QUEUE, record.at_ns, self.loads)
 
     def _lost(self, record: Lost) -> None:
         self.outages.take_lost(record)

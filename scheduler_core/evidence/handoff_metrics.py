@@ -64,7 +64,22 @@ def migration_metrics() -> list[Metric]:
                     "theirs had been saturated for long", "none", lambda t: float(t.reassigned_count)),
         _reassigned("reassignment_ms", "ms", "a reassigned request's time between the two queues, mean", "lower",
                     lambda t: t.reassigned_ns / NS_PER_MS / t.reassigned_count),
+        _fetched("prefixes_fetched", "count", "requests that had the beginning of their prompt fetched from another "
+                 "instance", "none", lambda t: float(t.fetched)),
+        _fetched("prefix_fetch_ms", "ms", "a request's wait for a beginning that was fetched, mean", "lower",
+                 lambda t: t.fetched_ns / NS_PER_MS / t.fetched),
+        _fetched("prefix_fetch_bytes", "bytes", "KV bytes of beginnings that were fetched", "lower",
+                 lambda t: float(t.fetched_bytes)),
     ]  # fmt: skip
+
+
+def _fetched(name: str, unit: str, formula: str, better: Better, value: Callable[[HandoffTotals], float]) -> Metric:
+    def compute(run: RunTables) -> Figure:
+        if not run.handoffs.fetched:
+            return absent(unit, Absence.NOT_APPLICABLE, "no beginning of a prompt was fetched")
+        return present(value(run.handoffs), unit)
+
+    return Metric(name, unit, formula, better, "pool", "one per run", compute)
 
 
 def _reassigned(name: str, unit: str, formula: str, better: Better, value: Callable[[HandoffTotals], float]) -> Metric:

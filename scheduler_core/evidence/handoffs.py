@@ -13,6 +13,7 @@ from scheduler_core.types.cluster_records import (
     LeaseEnded,
     Migration,
     Parked,
+    PrefixMoved,
     Reassigned,
     TransferFailed,
     Transferred,
@@ -99,6 +100,7 @@ class HandoffTotals:
     they had all moved. What takes a record gives the wait that ends with it, None where there is none.
     ``leases`` were held for transfers given up, of which ``leases_expired`` without word of their bytes.
     ``reassigned_count`` requests that waited were taken to another instance, ``reassigned_ns`` on their way in sum.
+    For ``fetched`` requests the beginning of their prompt came from another instance, in ``fetched_ns`` in sum.
     """
 
     decided: Counter[str] = field(default_factory=Counter)
@@ -113,6 +115,9 @@ class HandoffTotals:
     migrations: MigrationTotals = field(default_factory=MigrationTotals)
     reassigned_count: int = 0
     reassigned_ns: Ns = 0
+    fetched: int = 0
+    fetched_ns: Ns = 0
+    fetched_bytes: int = 0
     leases: int = 0
     leases_expired: int = 0
     _left: dict[int, Ns] = field(default_factory=dict)
@@ -148,6 +153,17 @@ class HandoffTotals:
         if record.action == "arrives":
             self.reassigned_count += 1
             self.reassigned_ns += record.at_ns - left_ns
+
+    def prefix_moved(self, record: PrefixMoved) -> None:
+        """The beginning of a prompt is fetched, or there, or lost."""
+        if record.action == "leaves":
+            self._left[record.request] = record.at_ns
+            return
+        left_ns = self._left.pop(record.request)
+        if record.action == "arrives":
+            self.fetched += 1
+            self.fetched_ns += record.at_ns - left_ns
+            self.fetched_bytes += record.bytes
 
     def leased(self, record: Leased) -> None:
         """Blocks are held for a transfer that was given up."""

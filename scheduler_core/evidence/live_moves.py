@@ -11,6 +11,7 @@ from scheduler_core.types.cluster_records import (
     OutageStage,
     Parked,
     PoolChanged,
+    PrefixMoved,
     Reassigned,
     Scaled,
     Transferred,
@@ -37,7 +38,7 @@ class LiveMoves:
         """Fold one record; those that say nothing of moves change nothing."""
         if isinstance(record, Parked):
             self._on_the_way.add(record.request)
-        elif isinstance(record, Reassigned):
+        elif isinstance(record, Reassigned | PrefixMoved):
             (self._on_the_way.add if record.action == "leaves" else self._on_the_way.discard)(record.request)
         elif isinstance(record, Landed | Finished | Lost):
             self._on_the_way.discard(record.request)

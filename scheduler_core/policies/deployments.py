@@ -105,17 +105,19 @@ MOONCAKE = _deployment(
     {
         **_SPLIT,
         "route": "first_token",
+        "prefix_fetch_ratio": 4.0,
         "refuse": "promise",
         "first_token": "prefill",
         "reserve": "arrival",
         "move": "chunks",
     },
-    version="3b5a594",
+    version="3b5a594+1",
     title="KV-centred scheduling as Mooncake",
-    summary="A prompt goes where its first token is predicted soonest with what is cached there; what is predicted to "
-    "miss the promise of its tier, by the load that decoding will have then, is refused on arrival.",
-    citation="Mooncake 3b5a594, arXiv 2407.00079; rules MK-01 to MK-03 with the own prefix of each instance, so "
-    "without fetching or spreading prefixes (MK-04). First token: prefill.",
+    summary="A prompt goes where its first token is predicted soonest with what is cached there, or is fetched from "
+    "where much more of it is; what is predicted to miss the promise of its tier, by the load that decoding will have "
+    "then, is refused on arrival.",
+    citation="Mooncake 3b5a594, arXiv 2407.00079; rules MK-01 to MK-05, with a bound of our own (4 times) from "
+    "which on a beginning is fetched. First token: prefill.",
 )
 
 KV_ROUTER = _deployment(

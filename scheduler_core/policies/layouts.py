@@ -21,10 +21,21 @@ def layout_problems(pools: PoolsSection, topology: Topology) -> Iterator[Problem
         for name, does in settings.items():
             if getattr(pools, name) is not None and pools.layout != layout:
                 yield Problem(f"pools.{name}", f"{does}, but the layout is {pools.layout}")
+    yield from _fetch_problems(pools)
     if pools.layout == "split":
         yield from _split_problems(pools, topology)
     yield from _scale_problems(pools, topology)
     yield from _tier_problems(pools, topology)
+
+
+def _fetch_problems(pools: PoolsSection) -> Iterator[Problem]:
+    if pools.prefix_fetch_ratio is None:
+        return
+    if pools.route != "first_token":
+        yield Problem("pools.prefix_fetch_ratio", f"only route first_token weighs what is fetched; it is {pools.route}")
+    if pools.reserve == "before":
+        message = "cannot be used beside reserve: before, as both hold a prompt back, for different things"
+        yield Problem("pools.prefix_fetch_ratio", message)
 
 
 def homeless_tiers(pools: PoolsSection, topology: Topology, tiers: Collection[str], where: str) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from scheduler_core.request.lifecycle import Event, State
 from scheduler_core.request.live import LiveRequest
 from scheduler_core.request.spec import RequestSpec
+from scheduler_core.sched import moving
 from scheduler_core.sched.admission import worst_waiting
 from scheduler_core.sched.aging import HeldQueue, Timed
 from scheduler_core.sched.cohort import Cohort
@@ -14,18 +15,7 @@ from scheduler_core.sched.gate import Gate, GateAnswer, gated_record
 from scheduler_core.sched.laws import check_conservation, check_liveness, check_residence
 from scheduler_core.sched.lines import queue_of
 from scheduler_core.sched.memory import BlockMemory, blocks_for
-from scheduler_core.sched.moving import (
-    Leaving,
-    Reserved,
-    depart,
-    extend,
-    hold,
-    lodge,
-    park,
-    release,
-    reserve,
-    revoke_lodged,
-)
+from scheduler_core.sched.moving import Leaving, Reserved
 from scheduler_core.sched.plan import Completed, Ended, Occupancy, Planned
 from scheduler_core.sched.planner import StepBuilder
 from scheduler_core.sched.policy import PolicySet
@@ -168,7 +158,7 @@ class Instance:
         if builder.preempted and not builder.grants and not state.running:
             builder.build(now_ns)  # who came last has given way to itself, and the next in line may come in
         while not builder.grants and builder.deferral is not None and not state.running and state.lodged:
-            if not revoke_lodged(state, but=builder.deferral[0], now_ns=now_ns):
+            if not moving.revoke_lodged(state, but=builder.deferral[0], now_ns=now_ns):
                 break
             builder.build(now_ns)
 
@@ -240,25 +230,25 @@ class Instance:
 
     def hold(self, request: int) -> None:
         """Take a request that waits out of the queue until `release`: there is no place for its prompt's KV yet."""
-        hold(self._state, self._live(request))
+        moving.hold(self._state, self._live(request))
 
     def release(self, request: int) -> None:
         """A request that was held may be computed."""
-        release(self._state, self.policy, self._live(request))
+        moving.release(self._state, self.policy, self._live(request))
 
     def park(self, request: int) -> None:
         """Take a running request out of the steps; it keeps its blocks until `depart` or `stay`."""
-        park(self._state, self._live(request))
+        moving.park(self._state, self._live(request))
         release_batch(self._state)
 
     def stay(self, request: int) -> None:
         """A parked request goes on here after all, as soon as it has a slot."""
         live = self._live(request)
-        lodge(self._state, self.policy, live, live.confirmed)
+        moving.lodge(self._state, self.policy, live, live.confirmed)
 
     def depart(self, request: int) -> None:
         """A parked request is elsewhere now: its blocks are free."""
-        depart(self._state, self._live(request))
+        moving.depart(self._state, self._live(request))
 
     def pin(self, request: int, fence: int) -> int:
         """Keep the blocks that a request has now until `unpin`, whatever becomes of it; how many. O(blocks).
@@ -288,7 +278,7 @@ class Instance:
         spoken_for = sum(max(0, blocks_for(live.known, size) - live.blocks) for live in state.apart.values())
         if state.requests:
             spoken_for += blocks_for(headroom_tokens, size)
-        if not reserve(state, request, left.computed, spoken_for=spoken_for):
+        if not moving.reserve(state, request, left.computed, spoken_for=spoken_for):
             return None
         return Reserved(request.id, request.epoch, request.hit_tokens)
 
@@ -306,22 +296,27 @@ class Instance:
         """Blocks of requests that were delivered and wait for a slot."""
         return sum(request.blocks for request in self._state.lodged.values())
 
-    def land(self, request: int, tokens: int) -> None:
-        """The KV of the first ``tokens`` positions of a reserved request is there: it waits for a slot."""
+    def land(self, request: int, tokens: int, *, known: int | None = None) -> None:
+        """The KV of the first ``tokens`` positions of a reserved request is there: it waits for a slot.
+
+        It went on elsewhere while that was copied, up to ``known`` tokens.
+        """
         live = self._live(request)
+        live.known = live.known if known is None else known
         self._tell_account(live)
-        lodge(self._state, self.policy, live, tokens)
+        moving.lodge(self._state, self.policy, live, tokens)
+
+    def keep(self, request: int, tokens: int) -> None:
+        """As `land`, but only the prefix cache has it from now on, and the request is gone."""
+        moving.keep(self._state, self._live(request), tokens)
+
+    def cached(self, spec: RequestSpec) -> int:
+        """How many tokens of a prompt's beginning are cached here."""
+        return moving.cached(self._state, spec, self.policy.limits.model_length)
 
     def extend(self, request: int, tokens: int) -> bool:
         """Lease what a reserved request needs for ``tokens`` positions; false (and nothing changed) without room."""
-        return extend(self._state, self._live(request), tokens)
-
-    def take_over(self, request: int, left: Leaving) -> None:
-        """As `land`, of a request that went on elsewhere while its KV was copied: ``left`` says how far it came."""
-        live = self._live(request)
-        live.known = left.known
-        self._tell_account(live)
-        lodge(self._state, self.policy, live, left.computed)
+        return moving.extend(self._state, self._live(request), tokens)
 
     def decodes(self, request: int) -> bool:
         """Whether a request runs and its prompt is computed."""

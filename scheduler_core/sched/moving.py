@@ -111,6 +111,18 @@ def lodge(state: InstanceState, policy: PolicySet, request: LiveRequest, tokens:
     state.waiting.push(request, policy.order.key(request))
 
 
+def keep(state: InstanceState, request: LiveRequest, tokens: int) -> None:
+    """The KV of the first ``tokens`` positions of a reserved request is there, for others to find: it is cached."""
+    state.memory.publish(request, tokens)
+    depart(state, request)
+
+
+def cached(state: InstanceState, spec: RequestSpec, model_length: int) -> int:
+    """Tokens of the beginning of ``spec`` that the device has cached."""
+    hits = state.memory.match(LiveRequest(spec, seq=0, model_length=model_length))
+    return len(list(hits)) * state.memory.block_size
+
+
 def depart(state: InstanceState, request: LiveRequest) -> None:
     """Forget a parked request whose KV is elsewhere, or not needed any more; what was published stays cached."""
     request.apply(Event.DEPART)

@@ -250,9 +250,9 @@ class Lane(FusedInstance):
         self.catch_up()
         return super().reserve(left, now_ns, headroom_tokens=headroom_tokens)
 
-    def land(self, request: int, tokens: int) -> None:
+    def land(self, request: int, tokens: int, *, known: int | None = None) -> None:
         self.catch_up()
-        super().land(request, tokens)
+        super().land(request, tokens, known=known)
         self._moved_in(request)
 
     def resume(self, left: Leaving, now_ns: Ns) -> Ended | None:

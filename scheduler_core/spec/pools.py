@@ -134,6 +134,13 @@ class PoolsSection(Spec):
         description="Route kv_cost: what a prompt token to compute counts against a KV token held. 0: load alone. "
         "Absent: 1.",
     )
+    prefix_fetch_ratio: float | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="Route first_token: where another instance has more than this many times as much of a prompt's "
+        "beginning cached, that is fetched over the link before the rest is computed, and kept. Absent: never.",
+    )
     refuse: Literal["never", "promise"] | None = Field(
         None,
         description="promise: a request is refused on arrival where its first token, or with prefill and decode apart "

@@ -254,6 +254,24 @@ class Reassigned:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixMoved:
+    """The first ``tokens`` of a prompt are fetched from another instance, which has computed them, before the rest is.
+
+    The request waits for nothing else from ``leaves`` on until it ``arrives`` and is cached where the request is, or is
+    ``lost`` with its source. ``bytes`` of them were not there already.
+    """
+
+    kind: ClassVar[str] = "prefix_moved"
+    at_ns: Ns
+    request: int
+    source: int
+    destination: int
+    action: str
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Overflowed:
     """A request went to an instance that is not its tier's own: those were full, or out."""
 
@@ -293,6 +311,7 @@ ClusterRecord: TypeAlias = (
     | PoolChanged
     | Reassigned
     | Overflowed
+    | PrefixMoved
     | Leased
     | LeaseEnded
 )

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scheduler_core.cluster.load import Load
 from scheduler_core.cluster.prefixes import PrefixIndex
@@ -12,12 +14,13 @@ from scheduler_core.cluster.router import Freest
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.request.spec import RequestSpec
 from scheduler_core.sched.moving import Leaving, Reserved
-from scheduler_core.testing.builders import Stepper, play_cluster, policy_spec, request
-from scheduler_core.types.cluster_records import Handoff, Landed, Migration, Parked, Routed, Transferred
-from scheduler_core.types.records import Finished, Step
+from scheduler_core.testing.builders import Stepper, play_cluster, policy_spec, profile, request
+from scheduler_core.types.cluster_records import Handoff, Landed, Migration, Parked, PrefixMoved, Routed, Transferred
+from scheduler_core.types.records import Admitted, Finished, Step
+from tests.cluster.test_outages import audited
 
 GROUPS = {"decode": 1, "prefill": 1}
-RULES = {"V": range(31, 35), "PD": range(1, 8), "DS": range(1, 5), "SW": range(1, 6), "MK": (1, 2, 3, 5),
+RULES = {"V": range(31, 35), "PD": range(1, 8), "DS": range(1, 5), "SW": range(1, 6), "MK": range(1, 6),
          "LX": range(1, 7)}  # fmt: skip
 
 
@@ -119,6 +122,89 @@ def test_both_sides_go_to_the_least_loaded() -> None:
 
 
 # --- Mooncake -------------------------------------------------------------------------------------------------------
+
+
+LINK: dict[str, Any] = {"link_gb_per_s": 0.01, "link_latency_us": 0, "kv_bytes_per_token": 1000}  # 10 tokens a ms
+
+
+def fetching(gap_ms: float, **options: Any) -> tuple[Any, Any]:
+    """1 ms a prompt token. A prompt of 160 tokens; ``gap_ms`` after it 400 others at once; a ms later, one that begins
+    with 144 of those 160."""
+    spec = policy_spec(
+        "vllm_v1", pools__layout="replicas", pools__route="first_token", pools__prefix_fetch_ratio=2,
+        pools__notice_ms=20, batch__token_budget=4096, **options,
+    )  # fmt: skip
+    known: dict[str, Any] = {"prefix_blocks": tuple(range(1, 10))}
+    requests = [
+        request(0, 160, 1, **known),
+        request(1, 400, 1, at_ms=gap_ms),
+        request(2, 160, 1, at_ms=gap_ms + 1, **known),
+        request(3, 160, 1, at_ms=gap_ms + 600, **known),
+    ]
+    _, sink, cluster = play_cluster(spec, requests, {"a": 2}, target=profile(base_ms=0, prefill_token_ms=1), **LINK)
+    return sink, cluster
+
+
+def test_a_beginning_that_another_has_is_fetched_where_that_is_sooner_and_stays() -> None:
+    """MK-01, MK-02, MK-04. At 201 ms request 2 finds 399 ms of queue before its 16 tokens at instance 0, which knows
+    144 of it. At 1, with nothing to do, the way of 144 kB takes 14.4 ms, and then it computes 16: it goes there, has
+    its KV at 215.4, and its token at 231.4. It stays cached: request 3 finds it there as well as at 0."""
+    sink, cluster = fetching(200)
+    assert [record.instance for record in sink.of(Routed)][:3] == [0, 0, 1]
+    moved = [(r.at_ns, r.request, r.source, r.destination, r.action, r.tokens, r.bytes) for r in sink.of(PrefixMoved)]
+    assert moved == [
+        (201_000_000, 2, 0, 1, "leaves", 144, 144_000),
+        (215_400_000, 2, 0, 1, "arrives", 144, 144_000),
+    ]
+    admitted = {record.request: record for record in sink.of(Admitted)}
+    assert (admitted[2].at_ns, admitted[2].hit_tokens, admitted[3].hit_tokens) == (215_400_000, 144, 144)
+    assert {r.request: r.at_ns for r in sink.of(Finished)}[2] == 231_400_000
+    summary = audited(sink, cluster, 4, 1000)
+    assert summary.metrics["prefixes_fetched"].value == 1
+    assert summary.metrics["prefix_fetch_ms"].value == pytest.approx(14.4)
+    assert summary.metrics["prefix_fetch_bytes"].value == 144_000
+
+
+def test_what_is_not_computed_yet_cannot_be_fetched() -> None:
+    """MK-04. The router sent the beginning to 0 a moment ago, where it is not computed: 2 computes all of its own."""
+    sink, cluster = fetching(1)
+    assert not sink.of(PrefixMoved)
+    audited(sink, cluster, 4, 1000)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(1, 8), st.integers(0, 60), st.integers(0, 2)), min_size=4,
+             max_size=24),
+    st.sampled_from(["replicas", "split"]),
+    st.sampled_from(["ready", "arrival"]),
+    st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 60)), max_size=1),
+    st.lists(st.tuples(st.integers(0, 20), st.integers(1, 60)), max_size=4),
+)  # fmt: skip
+def test_nobody_is_lost_while_beginnings_move(rows: Any, layout: str, reserve: str, deaths: Any, cancels: Any) -> None:
+    """MK-04 with deaths of either side and aborts at any moment: each ends once, and no guest is left."""
+    requests = [
+        request(i, 4 * blocks + 1, output, at_ms=at, prefix_blocks=tuple(100 * group + k for k in range(blocks)))
+        for i, (blocks, output, at, group) in enumerate(rows)
+    ]
+    options = {} if layout == "replicas" else {"pools__prefill": ("a",), "pools__reserve": reserve}
+    spec = policy_spec(
+        "vllm_v1", pools__layout=layout, pools__route="first_token", pools__prefix_fetch_ratio=1, pools__notice_ms=5,
+        cache__block_size=4, **options,
+    )  # fmt: skip
+    _, sink, cluster = play_cluster(
+        spec,
+        requests,
+        {"a": 3, "b": 1},
+        capacity=Capacity(40, 400),
+        target=profile(base_ms=0.5, prefill_token_ms=0.5),
+        cancels=[(index, at * 1_000_000) for index, at in cancels if index < len(rows)],
+        outages=[{"at_s": at / 1e3, "group": group, "number": 0} for group, at in deaths],
+        **LINK,
+    )
+    assert sorted(record.request for record in sink.of(Finished)) == list(range(len(requests)))
+    assert [member.instance.occupancy().kv_used for member in cluster.members] == [0] * 4
+    audited(sink, cluster, len(requests), 40)
 
 
 def test_an_index_knows_full_blocks_up_to_the_first_miss() -> None:

@@ -89,6 +89,7 @@ _LAYOUTS: dict[type[BaseModel], Layout] = {
         more=(
             "hold",
             "prefix_weight",
+            "prefix_fetch_ratio",
             "refuse",
             "migrate",
             "lease_ms",
