@@ -32,9 +32,10 @@ MEANS: dict[str, dict[str, Any]] = {
     "transfer": {"transfer": {"wait_ms": 5, "window_s": 0.01, "every_s": 0.005}},
     "migrate": {"migrate": {"every_ms": 5, "above": 0.3, "last_blocks": 1}},
     "refuse": {"refuse": "promise"},
+    "fetch": {"route": "first_token", "prefix_fetch_ratio": 1},
 }
-OF_REPLICAS = ("scale", "transfer", "migrate", "refuse")
-OF_SPLIT = ("scale_prefill", "scale_decode", "rebalance", "borrow", "transfer", "migrate", "refuse")
+OF_REPLICAS = ("scale", "transfer", "migrate", "refuse", "fetch")
+OF_SPLIT = ("scale_prefill", "scale_decode", "rebalance", "borrow", "transfer", "migrate", "refuse", "fetch")
 ROWS = st.lists(
     st.tuples(st.integers(1, 90), st.integers(1, 40), st.integers(0, 80), st.booleans()), min_size=8, max_size=40
 )
@@ -52,17 +53,21 @@ def tiers(overflow: float | None, gold: str, other: str) -> dict[str, Any]:
     return {"gold": ground}
 
 
+def _beginning(prompt: int, group: int) -> tuple[int, ...]:
+    """Whole blocks of a beginning that a group's prompts share."""
+    return tuple(1 + 100 * group + number for number in range(prompt // 16))
+
+
 def settle_all(
     rows: Any, groups: dict[str, int], options: dict[str, Any], deaths: Any, faults: float
 ) -> tuple[Any, Any, list[Any]]:
     """Play it all; what must hold of any of it."""
     requests = [
-        request(i, prompt, output, at_ms=at, tier="gold" if gold else "other")
+        request(i, prompt, output, at_ms=at, tier="gold" if gold else "other", prefix_blocks=_beginning(prompt, gold))
         for i, (prompt, output, at, gold) in enumerate(rows)
     ]
     spec = policy_spec(
         "vllm_v1",
-        cache__prefix="none",
         cache__block_size=4,
         pools__notice_ms=10,
         **{f"pools__{name}": value for name, value in options.items()},
@@ -132,6 +137,8 @@ def test_replicas_lose_nobody(rows: Any, means: Any, apart: Any, route: str, dea
 def test_separated_pools_lose_nobody(
     rows: Any, means: Any, apart: Any, reserve: str, deaths: Any, faults: float
 ) -> None:
+    if "fetch" in means and reserve == "before":
+        reserve = "arrival"  # both would hold a prompt back
     options: dict[str, Any] = {
         "layout": "split", "prefill": ("p_any", "p_gold"), "reserve": reserve, "broken": "transfer"
     }  # fmt: skip
