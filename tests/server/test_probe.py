@@ -156,7 +156,7 @@ def probed(url: str, folder: Path, *, seconds: float, **job: Any) -> Profile:
 def test_a_server_is_probed_and_becomes_a_profile(tmp_path: Path) -> None:
     """In real time: a mock never makes a step faster than its clock says, and a busy test machine only slower ones."""
     with mock_server(mocked(token_budget=512, size=48)) as url:
-        found = probed(url, tmp_path, seconds=15)
+        found = probed(url, tmp_path, seconds=10)
     assert (found.name, found.kind, found.model) == ("mine", "measured", "mock")
     assert (found.kv_blocks, found.model_length) == (BLOCKS, TRUE.model_length)
     assert found.measured_on["token_budget"] == 512 and found.measured_on["size"] == 48
