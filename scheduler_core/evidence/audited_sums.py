@@ -26,7 +26,7 @@ def segments_add_up(requests: Requests, *, modelled: bool) -> Iterator[SumFault]
     """Segments of finished requests are their time from arrival to last token; little of it is unattributed (R4)."""
     rows, done = requests.rows, requests.finished
     e2e = rows["last_token_ns"] - rows["arrival_ns"]
-    lost, total = rows["unattributed_ns"], requests.segment_sum_ns
+    lost, total = rows["unattributed_ns"], requests.segment_sum_ns()
     for row in (done & (total != e2e)).nonzero()[0]:
         message = f"segments add up to {int(total[row])} ns, E2E is {int(e2e[row])} ns"
         yield SumFault(_SEGMENTS, f"request {rows['request'][row]}", message)

@@ -27,7 +27,9 @@ FEWEST, MOST = 20, 5_000  # requests; beyond, blocks are so many that the error 
 
 def within_run_errors(requests: Requests) -> dict[str, float]:
     """Standard error of the log of each quantile; left out where it is not defined or not worth the time."""
-    found = {}
+    found: dict[str, float] = {}
+    if (requests.counted & (~requests.finished | (requests.rows["output_tokens"] > 1))).sum() > MOST:
+        return found  # so many have every one of these figures
     for metric, (field, share) in QUANTILES.items():
         column = requests.columns[field]
         finished = requests.counted & requests.finished

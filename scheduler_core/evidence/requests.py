@@ -154,7 +154,6 @@ class Requests:
             np.broadcast_to(np.float64(0), len(self)), unit, ((absence, np.broadcast_to(np.True_, len(self))),)
         )
 
-    @cached_property
     def segment_sum_ns(self) -> Ints:
         """Sum of all segments, unattributed included."""
         total = np.zeros(len(self), dtype=np.int64)
@@ -164,8 +163,10 @@ class Requests:
 
     def lengths_digest(self) -> str:
         """Digest over (request, output tokens) of finished requests."""
-        pairs = np.stack([self.rows["request"][self.finished], self.rows["output_tokens"][self.finished]])
-        return hashlib.blake2b(pairs.astype("<i8").tobytes(), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(digest_size=16)
+        for name in ("request", "output_tokens"):
+            digest.update(np.ascontiguousarray(self.rows[name][self.finished], dtype="<i8").data)
+        return digest.hexdigest()
 
     def finished_tokens(self) -> int:
         """Output tokens of finished requests."""
@@ -298,7 +299,7 @@ class MadeOnce(Mapping[str, T]):
 
 def most_held(rows: int) -> int:
     """Columns of ``rows`` values that are held at a time."""
-    return max(2, HELD_VALUES // max(rows, 1))
+    return max(1, HELD_VALUES // max(rows, 1))
 
 
 def _column(ns: Ints | Floats, *absent: tuple[Absence, Mask]) -> Column:

@@ -119,6 +119,7 @@ class TableWriter:
         if self._writer is not None:
             self._writer.close()
             self._partial.replace(self.path)
+            pa.default_memory_pool().release_unused()  # what its groups took goes back to the system
 
 
 def _plain(item: Any) -> Any:

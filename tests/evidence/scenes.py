@@ -48,7 +48,7 @@ class Scene:
     def add(self, record: Record) -> None:
         self.records.append(record)
 
-    def arrive(self, request: int, at: float, prompt: int = 10, limit: int = 1000, **who: str) -> None:
+    def arrive(self, request: int, at: float, prompt: int = 10, limit: int = 1000, **who: Any) -> None:
         who = {"tenant": "default", "tier": "default", **who}
         self.add(Arrived(ns(at), ns(at), request, prompt, limit, **who))
         self._prompt[request], self._emitted[request] = prompt, 0

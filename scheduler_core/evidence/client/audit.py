@@ -147,9 +147,10 @@ class ClientAudit:
         rows, done = requests.rows, requests.finished
         e2e = rows["last_token_ns"] - rows["arrival_ns"]
         self.checks["R4 additivity"] += int(done.sum())
-        for row in (done & (requests.segment_sum_ns != e2e)).nonzero()[0]:
+        parts = requests.segment_sum_ns()
+        for row in (done & (parts != e2e)).nonzero()[0]:
             self._check("R4 additivity", False, int(rows["request"][row]),
-                        f"parts are {int(requests.segment_sum_ns[row])} ns, E2E {int(e2e[row])} ns")  # fmt: skip
+                        f"parts are {int(parts[row])} ns, E2E {int(e2e[row])} ns")  # fmt: skip
 
     def _check(self, rule: str, holds: bool, where: Any, message: str) -> None:  # noqa: FBT001
         self.checks[rule] += 1
