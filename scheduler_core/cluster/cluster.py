@@ -214,7 +214,7 @@ class Cluster:
 
     def settled(self, now_ns: Ns) -> bool:
         """Whether `settle` has nothing to do, as far as handoffs go; where anything else is at work, nobody knows."""
-        others = self._migrations or self._relief or self._borrowing
+        others = self._migrations or self._relief or self._borrowing or self._fetches
         if others is not None or self._handoffs is None or self._links is None or not self._doors.still:
             return False
         return now_ns < self._links.next_ns() and self._handoffs.idle(now_ns)
@@ -449,6 +449,20 @@ class Cluster:
         """Ids of live requests in order of submission."""
         return list(self._live)
 
+    def check_member(self, number: int) -> None:
+        """As `check`, of one instance and who is there."""
+        member = self.members[number]
+        member.instance.check()
+        here = {request for request, resident in self._live.items() if resident.member == number}
+        coming: set[int] = set()
+        for moving in (self._handoffs, self._migrations, self._fetches):
+            coming |= set() if moving is None else moving.reserved_at(number)
+        if here | coming != set(member.instance.open_requests()) or here & coming:
+            raise LawError(
+                f"{member.name}: holds {member.instance.open_requests()}, routed there are {here}, coming {coming}"
+            )
+        check_load(member, [self._live[request] for request in here])
+
     def check(self) -> None:
         """Each live request is in exactly one instance, loads add up, and each instance keeps its own laws.
 
@@ -457,17 +471,8 @@ class Cluster:
         Raises:
             LawError: with the terms that do not agree.
         """
-        for number, member in enumerate(self.members):
-            member.instance.check()
-            here = {request for request, resident in self._live.items() if resident.member == number}
-            coming: set[int] = set()
-            for moving in (self._handoffs, self._migrations, self._fetches):
-                coming |= set() if moving is None else moving.reserved_at(number)
-            if here | coming != set(member.instance.open_requests()) or here & coming:
-                raise LawError(
-                    f"{member.name}: holds {member.instance.open_requests()}, routed there are {here}, coming {coming}"
-                )
-            check_load(member, [self._live[request] for request in here])
+        for number in range(len(self.members)):
+            self.check_member(number)
         if self._handoffs is not None:
             self._handoffs.check()
 

@@ -24,11 +24,15 @@ from scheduler_core.types.time import NEVER, Ns
 
 @dataclass(slots=True)
 class _Lane:
-    """One instance in the loop. ``running`` is its step under way, ``wakes_ns`` when it asked to be planned again."""
+    """One instance in the loop.
+
+    ``running`` is its step under way, ``wakes_ns`` when it asked to be planned again; ``steps`` it has made.
+    """
 
     executor: ClusterExecutor
     running: tuple[Planned, StepResult] | None = None
     wakes_ns: Ns | None = None
+    steps: int = 0
 
 
 @dataclass(kw_only=True)
@@ -37,7 +41,8 @@ class ClusterDriver:
 
     ``executors`` are those of the members, by index. They must know at launch when a step will end, as simulated ones
     do: steps of several instances run side by side, and the earliest end is the next event. At one instant arrivals
-    and cancels come first, then steps in order of instance, then planning, as with one instance.
+    and cancels come first, then steps in order of instance, then planning, as with one instance. The laws of an
+    instance are checked every ``law_interval`` steps of its own, those of all at the end.
     """
 
     cluster: Cluster
@@ -163,8 +168,10 @@ class ClusterDriver:
         self.sink.write(step_record(planned, result, completed, instance=number))
         for ended in completed.ended:
             self._write_ended(number, ended)
-        if self._steps % self.law_interval == 0:
-            self._check()
+        lane.steps += 1
+        if lane.steps % self.law_interval == 0:
+            self.cluster.check_member(number)
+            self._laws += 1
 
     def _lose_steps(self) -> None:
         """Steps of instances that died never come back."""

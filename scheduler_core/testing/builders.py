@@ -143,7 +143,7 @@ def play_cluster(
     law_interval: int = 1,
     **links: Any,
 ) -> tuple[DriveReport, ListSink, Cluster]:
-    """Play ``requests`` on a modelled cluster, checking all laws after every step.
+    """Play ``requests`` on a modelled cluster, checking the laws of an instance after every step of it.
 
     ``groups`` are instances by name, ``links`` further fields of the `Topology`; ``outages`` as an experiment's
     events have them.
