@@ -1,15 +1,17 @@
 """One script of under five minutes that proves, or disproves, the CUDA path: ``python -m bench.gpu.check --out FILE``.
 
-It checks greedy tokens against the CPU in fp32, with swapped blocks and steps in flight too, and every attention
-backend against gathered pages, with decode steps captured and not. It measures decode and prefill speed and the rate of
-KV copies to the host, calibrates, and plays one experiment on the device and on the model fitted to it. Every part is
-reported by itself, so one that fails hides no other. ``--device cpu`` rehearses the script where there is no device;
-its output then says so and proves nothing.
+It checks greedy tokens against the CPU in fp32, with swapped blocks, shared and copied ones and steps in flight too,
+every attention backend against gathered pages, with decode steps captured and not, and a mixture of experts. It
+measures decode and prefill speed and the rate of KV copies to the host, calibrates, plays the same traffic on the
+device and on the model fitted to it, and has a Celery worker of the device run one experiment to its verdict. Every
+part is reported by itself, so one that fails hides no other. ``--device cpu`` rehearses the script where there is no
+device; its output then says so and proves nothing.
 """
 
 import argparse
 import json
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -20,6 +22,7 @@ import torch
 
 from bench import fidelity, harness
 from bench.gpu.moves import moves
+from bench.gpu.product import product
 from gpu_runner.calibrate.grid import Point
 from gpu_runner.calibrate.measure import Bench
 from gpu_runner.calibrate.profile import calibrate
@@ -33,6 +36,13 @@ from scheduler_core.types.plan import Grant, Phase, StepPlan
 from scheduler_core.types.time import NS_PER_S
 
 _MIB = 1024**2
+MIXTURE = {
+    "model_type": "qwen3_moe", "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 1024, "moe_intermediate_size": 256,
+    "num_experts": 16, "num_experts_per_tok": 4, "norm_topk_prob": True, "vocab_size": 4096,
+    "max_position_embeddings": 1024, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "tie_word_embeddings": True,
+    "hidden_act": "silu",
+}  # fmt: skip
 
 
 class Checks:
@@ -65,13 +75,13 @@ class Checks:
     def backends(self) -> dict[str, Any]:
         """Each backend's bf16 tokens beside gathered pages, up to the first reported tie, and its decode rate."""
         figures: dict[str, Any] = {}
-        expected = _serve(_loaded("shape-l", self.device, "bfloat16", attention="gather"))
+        expected = _serve(_loaded("shape-m", self.device, "bfloat16", attention="gather"))
         for attention in FASTEST_FIRST[self.device]:
             for graphs in (False, True):
                 name = f"{attention}_captured" if graphs else attention
                 try:
                     executor = _loaded(
-                        "shape-l", self.device, "bfloat16", kv_blocks=2560, attention=attention, decode_graphs=graphs
+                        "shape-m", self.device, "bfloat16", kv_blocks=2560, attention=attention, decode_graphs=graphs
                     )
                 except InputError as reason:  # not installed here, which is no failure
                     figures[name] = str(reason)
@@ -79,6 +89,23 @@ class Checks:
                 figures[f"{name}_equal_requests"] = _equal(expected, _serve(executor))
                 figures[f"{name}_tokens_per_s"] = _decode_rate(executor)
         return figures
+
+    def mixture(self) -> dict[str, Any]:
+        """A mixture of experts in bf16 beside the CPU, up to the first reported tie, and its decode rate.
+
+        From compute capability 9.0 on its experts are grouped, and its decodes captured (``decode_graphs``).
+        """
+        with tempfile.TemporaryDirectory(prefix="headway-check-") as folder:
+            (Path(folder) / "config.json").write_text(json.dumps(MIXTURE), encoding="utf-8")
+            expected = _serve(_loaded(f"random:{folder}", "cpu", "bfloat16"))
+            executor = TorchExecutor(EngineSettings(f"random:{folder}", self.device, "bfloat16", kv_blocks=2560))
+            marks = executor.load().fingerprint
+            executor.start()
+            return {
+                "decode_graphs_count": marks["decode_graphs"],
+                "equal_requests": _equal(expected, _serve(executor)),
+                "decode_tokens_per_s": _decode_rate(executor),
+            }
 
     def speed(self) -> dict[str, Any]:
         """Decode and prefill rates of the built-in shapes in bf16."""
@@ -107,6 +134,10 @@ class Checks:
     def moves(self) -> dict[str, Any]:
         """Swapped blocks and steps in flight."""
         return moves(self.device)
+
+    def product(self) -> dict[str, Any]:
+        """One experiment from REST through a Celery worker to its verdict."""
+        return product(self.device)
 
     def calibration(self) -> dict[str, Any]:
         """The fitted cost of one shape in bf16 and how well it predicts steps that were left out."""
@@ -154,6 +185,8 @@ def _serve(executor: TorchExecutor) -> list[tuple[list[int], int]]:
             assert yielded.token is not None, result.failure
             tokens.append(yielded.token)
         grants = [Grant(g.request, 0, g.start + g.length, 1, (), True, Phase.DECODE) for g in grants]
+    for index in range(len(answers)):
+        executor.close(index)
     return answers
 
 
@@ -198,8 +231,8 @@ def main() -> int:
     options = parser.parse_args()
     checks = Checks(options.device, options.model, options.seconds)
     parts: list[Callable[[], dict[str, Any]]] = [
-        checks.parity, checks.backends, checks.moves, checks.speed, checks.copies, checks.calibration,
-        checks.experiment,
+        checks.parity, checks.backends, checks.mixture, checks.moves, checks.speed, checks.copies, checks.calibration,
+        checks.experiment, checks.product,
     ]  # fmt: skip
     name = torch.cuda.get_device_name() if options.device == "cuda" and torch.cuda.is_available() else "none"
     answer: dict[str, Any] = {"device": name, "torch": torch.__version__, "machine": harness.machine()}

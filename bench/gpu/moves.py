@@ -1,4 +1,6 @@
-"""Blocks that leave the device and come back, and steps in flight: no answer may change, and copies take time."""
+"""Blocks that leave the device and come back, blocks that samples share and copy on write, and steps in flight: no
+answer may change, and copies take time.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +16,7 @@ from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.plan import StepPlan
 from scheduler_core.types.records import Finished, Record, Step, Tie
+from scheduler_core.workload.samples import with_samples
 
 MODEL, BLOCKS, HOST_BLOCKS, BLOCK_SIZE = "demo-s", 40, 80, 16
 MODES = (Overlap.NONE, Overlap.TWO_STREAM, Overlap.SCHEDULE_AHEAD)
@@ -47,17 +50,23 @@ class Served:
 class Counted(TorchExecutor):
     """The engine, counting the blocks that plans copy."""
 
-    copied = 0
+    copied = on_write = 0
 
     def launch(self, plan: StepPlan) -> None:
         self.copied += len(plan.copies_out) + len(plan.copies_in)
+        self.on_write += len(plan.copies_on_write)
         super().launch(plan)
 
 
 def moves(device: str) -> dict[str, Any]:
     """Swapping on ``device`` in each mode against plain serving on the CPU, fp32, greedy."""
+    apart, _ = _serve("cpu", Overlap.NONE, preemption="recompute", samples=3)
+    shared, sharer = _serve(device, Overlap.NONE, preemption="swap", samples=3)
     expected, _ = _serve("cpu", Overlap.NONE, preemption="recompute")
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {
+        "samples_same": apart.equal(shared) == len(apart.tokens),
+        "samples_copied_on_write_blocks": sharer.on_write,
+    }
     for mode in MODES:
         served, executor = _serve(device, mode, preemption="swap")
         figures[f"swap_{mode}_same"] = expected.equal(served) == len(expected.tokens)
@@ -67,11 +76,18 @@ def moves(device: str) -> dict[str, Any]:
     return figures
 
 
-def _serve(device: str, mode: Overlap, *, preemption: str) -> tuple[Served, Counted]:
+def _serve(device: str, mode: Overlap, *, preemption: str, samples: int = 1) -> tuple[Served, Counted]:
+    """Twelve requests, or a third of them with three samples each, which share blocks where others are swapped."""
     policy = PolicySpec(
         policy="vllm_v1",
         cache=CacheSection.model_validate(
-            {"block_size": BLOCK_SIZE, "preemption": preemption, "host_blocks": HOST_BLOCKS}
+            {
+                "block_size": BLOCK_SIZE,
+                "preemption": preemption,
+                "host_blocks": HOST_BLOCKS,
+                "prefix": "none" if samples > 1 else "hash",
+                "share_samples": samples > 1 and preemption == "swap",
+            }
         ),
         execution=ExecutionSection.model_validate({"overlap": mode.value}),
     )
@@ -80,7 +96,8 @@ def _serve(device: str, mode: Overlap, *, preemption: str) -> tuple[Served, Coun
     )
     executor.load()
     sink = Served()
-    requests = [PlannedRequest(index, 0, 50 + 9 * index, 40, 40, seed=index) for index in range(12)]
+    prompts = [PlannedRequest(index, 0, 50 + 9 * index, 40, 40, seed=index) for index in range(12 // samples)]
+    requests = with_samples(prompts, samples) if samples > 1 else prompts
     executor.start()
     Driver(
         instance=build_instance(resolve(policy), Capacity(BLOCKS, executor.info.model_length)),

@@ -18,7 +18,7 @@ def fingerprint(device: torch.device, threads: int) -> dict[str, str | int | flo
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a class of its own, which no JSON writer need know
     }
 
 

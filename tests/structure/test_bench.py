@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 
 import pytest
@@ -85,3 +86,13 @@ def test_a_part_is_measured_alone_and_an_unknown_one_is_named(capsys: pytest.Cap
     with pytest.raises(SystemExit):
         harness.main("x", quick=quick, argv=["--only", "a,d"], parts=("a", "b"))
     assert "there is no d; choose from a, b" in capsys.readouterr().err
+
+
+def test_threads_of_benchmarks_wait_as_those_of_runs_do() -> None:
+    """OpenMP reads how when torch is loaded, so it is said by then; else two threads spin against each other."""
+    code = "import os, sys, bench; print('torch' in sys.modules, os.environ['GOMP_SPINCOUNT'])"
+    environ = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=HERE.parent, env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False 500\n"
