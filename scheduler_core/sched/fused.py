@@ -45,7 +45,8 @@ class FusedInstance(Instance):
     @property
     def waiting(self) -> int:
         """Requests that wait. O(1)."""
-        return self._state.queued
+        state = self._state
+        return state.queued if state.queues_stopped else len(state.waiting)
 
     @property
     def running(self) -> int:

@@ -93,7 +93,8 @@ class Instance:
         request = LiveRequest(spec, seq=state.next_seq, model_length=self.policy.limits.model_length)
         state.next_seq += 1
         state.requests[spec.id] = request
-        self._tell_account(request)
+        if self.policy.account is not None:
+            self._tell_account(request)
         key = self.policy.order.key(request)
         if until_ns > now_ns and isinstance(state.waiting, HeldQueue):
             state.waiting.hold(request, key, until_ns)
@@ -468,8 +469,7 @@ class Instance:
         limits = self.policy.limits
         if spec.prompt_tokens >= limits.model_length:
             return Reject.OVER_MODEL_LENGTH, spec.prompt_tokens + 1, limits.model_length
-        worst = min(spec.prompt_tokens + spec.output_limit, limits.model_length) - 1
-        needed = blocks_for(worst, limits.block_size)
+        needed = blocks_for(min(spec.prompt_tokens + spec.output_limit, limits.model_length) - 1, limits.block_size)
         if needed > limits.kv_blocks:
             return Reject.NEVER_FITS_POOL, needed, limits.kv_blocks
         quota = None if self.policy.quotas is None else self.policy.quotas.of(spec.tenant)
@@ -477,8 +477,7 @@ class Instance:
             return Reject.OVER_TENANT_QUOTA, needed, quota
         if not limits.chunked and spec.prompt_tokens > limits.token_budget:
             return Reject.OVER_STEP_BUDGET, spec.prompt_tokens, limits.token_budget
-        waiting = self._state.queued
-        if limits.queue_limit and waiting >= limits.queue_limit:
+        if limits.queue_limit and (waiting := self._state.queued) >= limits.queue_limit:
             last = worst_waiting(self._state) if self.policy.displaces else None
             if last is None or last.spec.priority <= spec.priority:
                 return Reject.QUEUE_FULL, waiting + 1, limits.queue_limit

@@ -208,7 +208,8 @@ class Undisturbed:
         self.steps += 1
         over = []
         if cohort.count:
-            cohort.advance()
+            cohort.tick += 1
+            cohort.context_tokens += cohort.count
             if cohort.tick >= world.ends.next_tick:
                 over = world.ends.take(cohort.tick)
         for request, _, _ in served:
