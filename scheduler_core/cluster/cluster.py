@@ -381,10 +381,15 @@ class Cluster:
         """A request that waited elsewhere has come to where it was sent; it goes back if nobody takes it in there."""
         resident, source = self._live[going.request], self.members[going.source].instance
         effects.touched.update((going.source, going.destination))
-        taken = going.destination in self._entries
-        if not taken or self.members[going.destination].instance.resume(source.leaving(going.request), now_ns):
+        decoder = None if self._borrowing is None else self._borrowing.decoder(going.request)
+        taken, left = going.destination in self._entries, source.leaving(going.request)
+        if taken and self._handoffs is not None:  # it may have its place to decode where it comes to now
+            self._handoffs.forget(going.request, now_ns)
+        if not taken or self.members[going.destination].instance.resume(left, now_ns) is not None:
             source.release(going.request)
             relief.tell(going, "returns", now_ns)
+            if taken and self._handoffs is not None and decoder != going.source:
+                self._handoffs.arrived(resident.spec, going.source, now_ns, destination=decoder)
             return
         source.depart(going.request)
         self._count(resident, -1)
@@ -392,9 +397,6 @@ class Cluster:
         self._count(resident, 1)
         self.router.sent(resident.spec, going.destination)
         relief.tell(going, "arrives", now_ns)
-        if self._handoffs is not None:
-            self._handoffs.forget(going.request, now_ns)
-        decoder = None if self._borrowing is None else self._borrowing.decoder(going.request)
         self._arrived(resident.spec, going.destination, decoder, now_ns)
 
     # --- questions ---------------------------------------------------------------------------------------------

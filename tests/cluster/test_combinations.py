@@ -155,6 +155,17 @@ def test_separated_pools_lose_nobody(
             assert not {"prefill", "decode"} <= {row[4] for row in step.grants}, step
 
 
+@settings(max_examples=40, deadline=None)
+@given(ROWS, st.sampled_from(["before", "arrival"]), st.integers(5, 200))
+def test_a_prompt_may_be_taken_to_where_its_place_to_decode_is(rows: Any, reserve: str, dies_ms: int) -> None:
+    """A mixed instance keeps a place for an answer, and is sent the prompt of it as well: one request, not two."""
+    options: dict[str, Any] = {
+        "layout": "split", "prefill": ("p_any", "p_gold"), "reserve": reserve, "broken": "transfer"
+    }  # fmt: skip
+    options |= MEANS["borrow"] | MEANS["transfer"]
+    settle_all(rows, {"d_any": 1, "p_any": 2, "p_gold": 1}, options, [("d_any", dies_ms)], 0.0)
+
+
 # --- what a combination means -------------------------------------------------------------------------------------
 
 SLOW = profile(base_ms=100)
