@@ -299,7 +299,7 @@ def quick(only: frozenset[str] = frozenset()) -> harness.Figures:
 def full(only: frozenset[str] = frozenset()) -> harness.Figures:
     """All shapes, both formats, one thread and two; lengths of M and L are cut so that it ends in twelve minutes."""
     turns = {1: 2, 2: 3}
-    return measure({"S": Extent(1.0, turns), "M": Extent(0.3, turns), "L": Extent(0.2, {1: 1, 2: 3})}, only)
+    return measure({"S": Extent(1.0, turns), "M": Extent(0.25, turns), "L": Extent(0.2, {1: 1, 2: 3})}, only)
 
 
 PARTS = (*SHAPES, *(f"{shape}_{dtype}" for shape in SHAPES for dtype in DTYPES), *engines.ENGINES)

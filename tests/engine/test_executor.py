@@ -203,6 +203,7 @@ def test_the_report_says_what_was_loaded() -> None:
     assert report.device_bytes == info.weight_bytes("float32") + 24 * info.bytes_per_block(8, "float32")
     assert report.fingerprint["threads"] == 1
     assert report.fingerprint["torch"] == torch.__version__
+    assert {type(value) for value in report.fingerprint.values()} <= {str, int, float}  # what every writer can write
 
 
 def test_staged_arrays_arrive_unchanged_side_by_side() -> None:
