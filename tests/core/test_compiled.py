@@ -18,6 +18,8 @@ from scheduler_core import compiled
 from scheduler_core.policies.presets import build_policy
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.fastforward import FastForward
+from scheduler_core.sim.lane import LaneLoad
+from scheduler_core.testing import decisions
 from tests.structure.sources import sources
 
 SUFFIX = EXTENSION_SUFFIXES[0]
@@ -79,6 +81,14 @@ def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(compiling.CompileError, match=r"no C compiler \(cc, gcc or clang\) on PATH"):
         compiling.compile_core()
+
+
+def test_machine_code_that_decodes_elsewhere_is_told_by_what_it_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if counts of KV read as 0 where a subclass looks them up: the first decoder would take everybody in."""
+    monkeypatch.setattr(decisions, "_instances", lambda: ())
+    honest = decisions.digest()
+    monkeypatch.setattr(LaneLoad, "kv_tokens", property(lambda self: 0))
+    assert decisions.digest() != honest
 
 
 def digest() -> str:
