@@ -33,8 +33,8 @@ from gpu_runner.server.http.request import ask
 from gpu_runner.server.mock.behaviour import Behaviour, Scripted
 from gpu_runner.server.mock.process import mock_server
 from gpu_runner.server.void import Lateness
+from scheduler_core.evidence.records.segments import read_records
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.evidence.segments import read_records
 from scheduler_core.spec.job import RunJob
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.server import LoadClient

@@ -21,8 +21,8 @@ from bench.peers import engines
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.settings import EngineSettings
 from scheduler_core.drive.driver import Driver
-from scheduler_core.evidence.live import LiveSampler
-from scheduler_core.evidence.segments import SegmentWriter
+from scheduler_core.evidence.live.sampler import LiveSampler
+from scheduler_core.evidence.records.segments import SegmentWriter
 from scheduler_core.policies.presets import Capacity, build_instance
 from scheduler_core.spec.policy import BatchSection, CacheSection, PolicySpec
 from scheduler_core.types.arrival import PlannedRequest

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scheduler_core.evidence.expand import expand
 from scheduler_core.evidence.finalise import summarise
+from scheduler_core.evidence.records.expand import expand
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.policies.resolving import resolve

@@ -19,8 +19,8 @@ from controlplane.workloads.selectors import copy_file
 from scheduler_core.evidence.benchmark import benchmark
 from scheduler_core.evidence.export.csv_tables import write_csv
 from scheduler_core.evidence.export.timeline import write_timeline
+from scheduler_core.evidence.records.segments import read_records
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.evidence.segments import read_records
 from scheduler_core.spec.parse import parse
 from scheduler_core.types.records import Record
 from scheduler_core.verdict.report.page import run_page

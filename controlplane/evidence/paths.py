@@ -7,8 +7,8 @@ from typing import Any
 from controlplane.errors import ConflictError
 from controlplane.evidence.exports import copied_table, records_of
 from controlplane.runs.models import Run
-from scheduler_core.evidence.path_report import PathReport, path_report
-from scheduler_core.evidence.slowest import slowest
+from scheduler_core.evidence.path.report import PathReport, path_report
+from scheduler_core.evidence.path.slowest import slowest
 from scheduler_core.types.errors import InputError
 
 

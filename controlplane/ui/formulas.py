@@ -7,9 +7,9 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from scheduler_core.evidence.formulas import FORMULAS
+from scheduler_core.evidence.formulas.side_by_side import Arms, Beside, FormulaRow, side_by_side
+from scheduler_core.evidence.formulas.tools import FORMULAS
 from scheduler_core.evidence.schema import Figure
-from scheduler_core.evidence.side_by_side import Arms, Beside, FormulaRow, side_by_side
 
 
 def formulas_switch(request: HttpRequest, read: Callable[[], Arms]) -> dict[str, Any]:

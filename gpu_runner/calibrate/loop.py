@@ -14,8 +14,8 @@ from gpu_runner.calibrate.measure import computing_ns
 from gpu_runner.calibrate.measured import Measured
 from gpu_runner.engine.executor import TorchExecutor
 from scheduler_core.drive.driver import Driver
-from scheduler_core.evidence.live import LiveSampler, Tee
-from scheduler_core.evidence.segments import SegmentWriter
+from scheduler_core.evidence.live.sampler import LiveSampler, Tee
+from scheduler_core.evidence.records.segments import SegmentWriter
 from scheduler_core.policies.presets import Capacity, build_instance, build_policy
 from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.fastforward import FastForward

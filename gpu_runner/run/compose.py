@@ -8,9 +8,9 @@ from gpu_runner.process import Deadline, Emit
 from gpu_runner.run.playing import Playing
 from gpu_runner.run.progress import Progress
 from scheduler_core.drive.fork import due_from
-from scheduler_core.evidence.live import Tee
+from scheduler_core.evidence.live.sampler import Tee
+from scheduler_core.evidence.records.segments import SegmentInfo, SegmentWriter, read_records
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter, read_records
 from scheduler_core.files import write_json
 from scheduler_core.spec.job import (
     ArtifactMessage,

@@ -12,7 +12,7 @@ from gpu_runner.run.trust import with_trust
 from scheduler_core.drive.cuts import resets_of
 from scheduler_core.drive.ports import Sink
 from scheduler_core.evidence.finalise import finalise
-from scheduler_core.evidence.live import LiveSampler
+from scheduler_core.evidence.live.sampler import LiveSampler
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.policies.predicting import foresight_of
 from scheduler_core.policies.resolving import resolve

@@ -7,8 +7,8 @@ from functools import partial
 from gpu_runner.run.scenario import Scenario
 from gpu_runner.run.target import open_target
 from scheduler_core.drive.cuts import Outside
-from scheduler_core.evidence.expand import shapes
 from scheduler_core.evidence.prediction import Band, Predicted
+from scheduler_core.evidence.records.expand import shapes
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.fidelity.bands import (
     BANDED,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from headway.cli.output import say, table
 
 if TYPE_CHECKING:
+    from scheduler_core.evidence.formulas.side_by_side import FormulaRow, FormulaTable
     from scheduler_core.evidence.schema import Figure
-    from scheduler_core.evidence.side_by_side import FormulaRow, FormulaTable
 
 
 def print_formulas(found: "FormulaTable") -> None:

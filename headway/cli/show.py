@@ -87,7 +87,7 @@ def show(
 
 def _figures(client: "Client", identifier: str, formulas: str | None, *, as_data: bool) -> None:
     """Figures of a run, or of an experiment's arms, by another tool's formulas where one is named."""
-    from scheduler_core.evidence.side_by_side import FormulaTable
+    from scheduler_core.evidence.formulas.side_by_side import FormulaTable
     from scheduler_core.spec.parse import parse
 
     of_run = identifier.startswith("run_")

@@ -30,7 +30,7 @@ class Telling:
     def check(self) -> None:
         """Refuse what cannot be told before anything is played: `InputError`."""
         if self.formulas is not None:
-            from scheduler_core.evidence.side_by_side import known_tool
+            from scheduler_core.evidence.formulas.side_by_side import known_tool
 
             known_tool(self.formulas)
 
@@ -47,7 +47,7 @@ def tell(
         return
     print_verdict(verdict, pull_request=telling.pull_request)
     if telling.formulas is not None:
-        from scheduler_core.evidence.side_by_side import by_arm, side_by_side
+        from scheduler_core.evidence.formulas.side_by_side import by_arm, side_by_side
 
         print()
         print_formulas(side_by_side(by_arm(runs), telling.formulas))

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from scheduler_core.evidence.requests import Floats, Requests
+from scheduler_core.evidence.tables.requests import Floats, Requests
 
 QUANTILES: dict[str, tuple[str, float]] = {
     "ttft_p50_ms": ("ttft_ms", 0.50),

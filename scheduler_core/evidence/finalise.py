@@ -7,20 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
-from scheduler_core.evidence.audit import Audit
+from scheduler_core.evidence.audit.replay import Audit
 from scheduler_core.evidence.benchmark import benchmark
 from scheduler_core.evidence.bootstrap import within_run_errors
-from scheduler_core.evidence.classes import class_summaries
 from scheduler_core.evidence.columns import MISSING, IntRows, Ints
-from scheduler_core.evidence.drafts import is_speculative
-from scheduler_core.evidence.fold import RunFold
-from scheduler_core.evidence.formulas import by_tool
-from scheduler_core.evidence.layout import CHUNK_INTS, GAP_INTS, Labels, RowTables
+from scheduler_core.evidence.fold.drafts import is_speculative
+from scheduler_core.evidence.fold.fold import RunFold
+from scheduler_core.evidence.fold.layout import CHUNK_INTS, GAP_INTS, Labels, RowTables
+from scheduler_core.evidence.formulas.tools import by_tool
 from scheduler_core.evidence.lint import linted
-from scheduler_core.evidence.metrics import compute_all
-from scheduler_core.evidence.request_table import write_outputs, write_requests
-from scheduler_core.evidence.requests import Floats, Requests, never_came
-from scheduler_core.evidence.run_tables import (
+from scheduler_core.evidence.metrics.classes import class_summaries
+from scheduler_core.evidence.metrics.registry import compute_all
+from scheduler_core.evidence.schema import AuditReport, Figure, RunSummary
+from scheduler_core.evidence.tables.request_table import write_outputs, write_requests
+from scheduler_core.evidence.tables.requests import Floats, Requests, never_came
+from scheduler_core.evidence.tables.run_tables import (
     ChunkSource,
     GapSource,
     RunTables,
@@ -28,9 +29,8 @@ from scheduler_core.evidence.run_tables import (
     chunks_of_file,
     gaps_of_file,
 )
-from scheduler_core.evidence.schema import AuditReport, Figure, RunSummary
-from scheduler_core.evidence.slo import tier_summaries
-from scheduler_core.evidence.tables import chunks_table, gaps_table, steps_table
+from scheduler_core.evidence.tables.slo import tier_summaries
+from scheduler_core.evidence.tables.tables import chunks_table, gaps_table, steps_table
 from scheduler_core.files import write_json
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.errors import ExecutorError

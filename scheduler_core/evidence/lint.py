@@ -7,9 +7,9 @@ a server or a monitor gave. Each law speaks only where its figures are there.
 from collections.abc import Callable, Iterator
 
 from scheduler_core.evidence.account import account
-from scheduler_core.evidence.latency_metrics import LATENCIES
-from scheduler_core.evidence.metric import shortest_for
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.metrics.latency import LATENCIES
+from scheduler_core.evidence.metrics.metric import shortest_for
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.schema import RunSummary, Violation
 
 # Evidence level -> where its values come from. A modelled value is never written as a measured one.

@@ -18,7 +18,7 @@ from scheduler_core.types.time import NEVER, Ns
 class RecordedDriver(Driver):
     """As `Driver` with one step in flight, on a simulated executor without overlap, with `Steps` for `Step` records.
 
-    `scheduler_core.evidence.expand` makes of its records those that a `Driver` writes, without digests of plans.
+    `scheduler_core.evidence.records.expand` makes of its records those of a `Driver`, without digests of plans.
     """
 
     instance: RecordedInstance

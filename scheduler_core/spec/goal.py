@@ -11,7 +11,7 @@ from scheduler_core.spec.thresholds import ThresholdName
 
 Threshold = Annotated[float, Field(ge=0)]
 
-# Direction in which each gateable metric is better; the registry in scheduler_core.evidence.metrics holds formulas.
+# Direction in which each gateable metric is better; scheduler_core.evidence.metrics.registry holds the formulas.
 MetricName = Literal[
     "ttft_p50_ms",
     "ttft_p95_ms",

@@ -177,7 +177,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Consecutive steps of one make-up, in place of a `Step` each; `scheduler_core.evidence.expand` spells them out.
+    """Consecutive steps of one make-up, in place of a `Step` each; `scheduler_core.evidence.records.expand` undoes it.
 
     Some requests **decode along**: each step grants one token to each of them, which it emits. ``joined`` rows
     (request, epoch, start) do so from the first of these steps on, those in ``left`` do not any more. ``grants`` and

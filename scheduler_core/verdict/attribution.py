@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.verdict.layers import Difference
 from scheduler_core.verdict.pairs import Changes, Pair, bounded, changes, relative

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scheduler_core.evidence.cost_metrics import COST, FAILURES, PAID
+from scheduler_core.evidence.metrics.cost import COST, FAILURES, PAID
 from scheduler_core.verdict.pairs import Pair
 from scheduler_core.verdict.symptoms import mean
 from scheduler_core.verdict.wording import digits, percent, share

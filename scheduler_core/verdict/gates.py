@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
-from scheduler_core.evidence.latency_metrics import censored_name
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.metrics.latency import censored_name
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.spec.goal import OF_OFFERED, GoalSpec
 from scheduler_core.verdict.pairs import Changes, Pair, bounded, changes, differences, relative
 from scheduler_core.verdict.schema import Gate, Interval

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scheduler_core.evidence.tables import read_table
+from scheduler_core.evidence.tables.tables import read_table
 from scheduler_core.verdict.comparable import Output
 
 

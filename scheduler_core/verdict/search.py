@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from scheduler_core.evidence.cost_metrics import COST
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.metrics.cost import COST
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.spec.base import Spec
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.thresholds import THRESHOLDS, ThresholdName
 from scheduler_core.verdict.wording import amount, percent

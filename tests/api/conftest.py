@@ -30,7 +30,7 @@ from controlplane.runs.models import Run
 from controlplane.studies.models import Study
 from controlplane.workloads.models import Dataset, Workload
 from controlplane.workloads.services import create_workload, import_trace
-from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter
+from scheduler_core.evidence.records.segments import SegmentInfo, SegmentWriter
 from scheduler_core.types.records import Record
 from tests.evidence.played import play, summarise
 from tests.samples import EXPERIMENT, POLICY, WORKLOAD

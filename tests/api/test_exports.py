@@ -15,9 +15,9 @@ from controlplane.evidence import exports
 from controlplane.evidence.models import Artifact, Segment
 from controlplane.experiments.models import Experiment
 from controlplane.runs.models import Run
-from scheduler_core.evidence.metrics import METRICS
-from scheduler_core.evidence.side_by_side import FormulaTable
-from scheduler_core.evidence.tables import read_table
+from scheduler_core.evidence.formulas.side_by_side import FormulaTable
+from scheduler_core.evidence.metrics.registry import METRICS
+from scheduler_core.evidence.tables.tables import read_table
 from tests.api.conftest import Api, World, store_run
 from tests.evidence.scenes import Scene
 from tests.evidence.test_metrics import single_tokens

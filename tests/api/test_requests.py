@@ -8,8 +8,8 @@ from django.test import Client
 
 from controlplane.evidence.models import Artifact, Segment
 from controlplane.runs.models import Run
-from scheduler_core.evidence.slowest import MEASURES
-from scheduler_core.evidence.tables import read_table
+from scheduler_core.evidence.path.slowest import MEASURES
+from scheduler_core.evidence.tables.tables import read_table
 from tests.api.conftest import Api, World
 
 pytestmark = pytest.mark.usefixtures("folder")

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from scheduler_core.evidence.formulas import FORMULAS
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.formulas.tools import FORMULAS
+from scheduler_core.evidence.metrics.registry import METRICS
 from tests.cli.conftest import Headway
 from tests.verdict.measured_files import two_arms
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scheduler_core.cluster.departures import Departures
 from scheduler_core.cluster.links import Link
 from scheduler_core.cluster.transfer import Transfer
-from scheduler_core.evidence import folded_moves
-from scheduler_core.evidence.critical_path import critical_path
 from scheduler_core.evidence.finalise import finalise
-from scheduler_core.evidence.tables import read_table
+from scheduler_core.evidence.fold import moves as folded_moves
+from scheduler_core.evidence.path.critical_path import critical_path
+from scheduler_core.evidence.tables.tables import read_table
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.testing.builders import play_cluster, policy_spec, profile, request
 from scheduler_core.types.cluster_records import Handoff, Landed, Parked, Transferred

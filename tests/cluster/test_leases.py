@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.evidence.audit import Audit
+from scheduler_core.evidence.audit.replay import Audit
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.testing.builders import play_cluster, policy_spec, request
 from scheduler_core.types.cluster_records import Handoff, Landed, Leased, LeaseEnded

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.evidence.live import LiveSampler
+from scheduler_core.evidence.live.sampler import LiveSampler
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.spec.job import Sample
 from scheduler_core.testing.builders import play_cluster, policy_spec, request

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.evidence.audit import Audit
+from scheduler_core.evidence.audit.replay import Audit
 from scheduler_core.types.cluster_records import (
     ColdStartStage,
     Landed,

@@ -9,7 +9,7 @@ from headway.play import play as play_experiment
 from scheduler_core.cluster.build import Site, build_cluster
 from scheduler_core.drive.cluster import ClusterDriver
 from scheduler_core.drive.cuts import CacheResetAt
-from scheduler_core.evidence.audit import Audit
+from scheduler_core.evidence.audit.replay import Audit
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.policies.resolving import resolve_arms
 from scheduler_core.request.lifecycle import State

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.evidence.audit import Audit
+from scheduler_core.evidence.audit.replay import Audit
 from scheduler_core.policies.parts import RoomAboveWatermark
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.policies.registry import manifests

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.drive.cuts import CacheResetAt
-from scheduler_core.evidence.audit import Audit
+from scheduler_core.evidence.audit.replay import Audit
 from scheduler_core.evidence.columns import IntRows
-from scheduler_core.evidence.condense import Condenser
-from scheduler_core.evidence.expand import expand, shapes
 from scheduler_core.evidence.finalise import summarise
-from scheduler_core.evidence.fold import RunFold
-from scheduler_core.evidence.layout import GAP_INTS, STEP_INTS, Labels
-from scheduler_core.evidence.live import LiveSampler
+from scheduler_core.evidence.fold.fold import RunFold
+from scheduler_core.evidence.fold.layout import GAP_INTS, STEP_INTS, Labels
+from scheduler_core.evidence.live.sampler import LiveSampler
+from scheduler_core.evidence.records.condense import Condenser
+from scheduler_core.evidence.records.expand import expand, shapes
 from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.sched.recorded import RecordedInstance
 from scheduler_core.sim.executor import SimulatedExecutor

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.evidence.audit import Audit
+from scheduler_core.evidence.audit.replay import Audit
 from scheduler_core.evidence.finalise import summarise
 from scheduler_core.kv.ledger import Ledger
 from scheduler_core.kv.rules import CacheRules

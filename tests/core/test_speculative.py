@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.evidence.audit import Audit
+from scheduler_core.evidence.audit.replay import Audit
 from scheduler_core.policies.presets import Capacity, build_policy
 from scheduler_core.policies.registry import manifests
 from scheduler_core.policies.resolving import check_playable, resolve

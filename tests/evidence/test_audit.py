@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from scheduler_core.evidence import audited
+from scheduler_core.evidence.audit import checks as audited
 from scheduler_core.types.records import Arrived, Finished, Paused, Record, RunStarted, Step, Swapped
 from tests.evidence.played import summarise
 from tests.evidence.scenes import Scene, ns
@@ -144,7 +144,7 @@ def test_real_targets_may_leave_a_millisecond(tmp_path: Path) -> None:
 def test_what_the_audit_says_it_enforces_is_what_it_names() -> None:
     """Every check that is described is one that a violation names, and the other way round."""
     folder = Path(audited.__file__).parent
-    text = "".join(path.read_text() for path in folder.glob("audit*.py"))
+    text = "".join(path.read_text() for path in folder.glob("*.py"))
     described = text.index("CHECKS: dict"), text.index("@dataclass", text.index("CHECKS: dict"))
     elsewhere = text[: described[0]] + text[described[1] :]
     named = set(re.findall(r'(?:_fault\(|yield )\(?"([^"]+)"', elsewhere))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.evidence.cost_metrics import prices_per_hour
-from scheduler_core.evidence.fairness import jain
 from scheduler_core.evidence.finalise import summarise
+from scheduler_core.evidence.metrics.cost import prices_per_hour
+from scheduler_core.evidence.metrics.fairness import jain
 from scheduler_core.evidence.schema import Absence, RunSummary
 from scheduler_core.sim.alone import alone_e2e
 from scheduler_core.spec.target import Affine, Profile

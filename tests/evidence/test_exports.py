@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_core.evidence.critical_path import critical_path
 from scheduler_core.evidence.export.csv_tables import write_csv
 from scheduler_core.evidence.export.timeline import write_timeline
-from scheduler_core.evidence.path_report import path_report
-from scheduler_core.evidence.tables import read_table
+from scheduler_core.evidence.path.critical_path import critical_path
+from scheduler_core.evidence.path.report import path_report
+from scheduler_core.evidence.tables.tables import read_table
 from scheduler_core.types.errors import InputError
 from scheduler_core.types.records import Record
 from tests.evidence.played import play, summarise

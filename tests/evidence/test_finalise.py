@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from scheduler_core.evidence.finalise import finalise
-from scheduler_core.evidence.tables import read_table
+from scheduler_core.evidence.tables.tables import read_table
 from scheduler_core.spec.workload import Tier
 from tests.evidence.scenes import recomputed
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from scheduler_core.evidence.client.finalise import finalise_client
-from scheduler_core.evidence.formulas import FORMULAS
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.formulas.side_by_side import FormulaTable, by_arm, side_by_side
+from scheduler_core.evidence.formulas.tools import FORMULAS
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.schema import Absence, RunSummary
-from scheduler_core.evidence.side_by_side import FormulaTable, by_arm, side_by_side
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.client_records import Sent, Streamed
 from scheduler_core.types.errors import InputError

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.evidence import columns, order_statistics, requests, tables
+from scheduler_core.evidence import columns
 from scheduler_core.evidence.columns import GrowingColumns, Marks
 from scheduler_core.evidence.finalise import finalise
-from scheduler_core.evidence.order_statistics import OrderStatistics
-from scheduler_core.evidence.tables import read_table
+from scheduler_core.evidence.tables import order_statistics, requests, tables
+from scheduler_core.evidence.tables.order_statistics import OrderStatistics
+from scheduler_core.evidence.tables.tables import read_table
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.quantile import quantile
 from tests.evidence.played import play
@@ -73,7 +74,7 @@ def test_a_run_in_files_has_the_summary_and_tables_of_one_in_memory(
         (tables, "ROWS_PER_GROUP", 4),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, most)
-    monkeypatch.setattr("scheduler_core.evidence.request_table.ROWS_PER_GROUP", 4)
+    monkeypatch.setattr("scheduler_core.evidence.tables.request_table.ROWS_PER_GROUP", 4)
     filed = finalise(records, folder=_folder(tmp_path, "filed"), arm="a", repeat=0, tiers={"default": Tier()})
     assert filed == held
     for name in ("requests", "steps", "gaps"):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from scheduler_core.evidence.live import LiveSampler, Tee
+from scheduler_core.evidence.live.sampler import LiveSampler, Tee
 from scheduler_core.spec.job import Sample
 from scheduler_core.testing.builders import ListSink
 from scheduler_core.types.records import Record, RunStarted, Step

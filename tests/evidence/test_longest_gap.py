@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler_core.evidence.sweep import StepTime
-from scheduler_core.evidence.timeline import Timeline
+from scheduler_core.evidence.fold.sweep import StepTime
+from scheduler_core.evidence.fold.timeline import Timeline
 from scheduler_core.types.intervals import IntervalClass
 from scheduler_core.types.records import Arrived
 from tests.evidence.scenes import ns

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.schema import Absence, RunSummary
-from scheduler_core.evidence.tables import read_table
+from scheduler_core.evidence.tables.tables import read_table
 from scheduler_core.spec.goal import MetricName
 from scheduler_core.types.quantile import quantile
 from scheduler_core.types.records import Loaded

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_core.evidence.segments import SegmentInfo, SegmentWriter, line_of, read_records
+from scheduler_core.evidence.records.segments import SegmentInfo, SegmentWriter, line_of, read_records
 from scheduler_core.types.errors import CallerError, InputError, Problem
 from scheduler_core.types.records import RunFinished, encode
 from tests.evidence.played import play

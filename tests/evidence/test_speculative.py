@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from scheduler_core.evidence.audit import Audit
+from scheduler_core.evidence.audit.replay import Audit
 from scheduler_core.evidence.finalise import summarise as quick
-from scheduler_core.evidence.live import LiveSampler
+from scheduler_core.evidence.live.sampler import LiveSampler
+from scheduler_core.evidence.records.segments import SegmentWriter, read_records
 from scheduler_core.evidence.schema import Absence, RunSummary
-from scheduler_core.evidence.segments import SegmentWriter, read_records
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.policies.resolving import resolve
 from scheduler_core.testing.builders import play, policy_spec, profile, request

@@ -6,8 +6,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_core.evidence.sweep import PRECEDENCE, RANK, UNATTRIBUTED, Segment, StepTime, sweep, union_ns
-from scheduler_core.evidence.tables import read_table
+from scheduler_core.evidence.fold.sweep import PRECEDENCE, RANK, UNATTRIBUTED, Segment, StepTime, sweep, union_ns
+from scheduler_core.evidence.tables.tables import read_table
 from tests.evidence.played import summarise
 from tests.evidence.scenes import Scene, ns
 

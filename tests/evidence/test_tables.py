@@ -9,7 +9,7 @@ import pytest
 from scheduler_core.evidence.benchmark import SHARED_KEYS
 from scheduler_core.evidence.finalise import finalise
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.evidence.tables import TABLES_SCHEMA, read_table
+from scheduler_core.evidence.tables.tables import TABLES_SCHEMA, read_table
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.errors import ExecutorError, InputError
 from scheduler_core.types.records import Tie

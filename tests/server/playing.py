@@ -10,8 +10,8 @@ from typing import Any
 from gpu_runner.run.compose import execute
 from gpu_runner.server.mock.behaviour import Behaviour
 from gpu_runner.server.mock.process import mock_server
+from scheduler_core.evidence.records.segments import read_records
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.evidence.segments import read_records
 from scheduler_core.spec.job import Message, ResultMessage, RunJob, SampleMessage
 from scheduler_core.spec.parse import parse
 from scheduler_core.types.arrival import PlannedRequest

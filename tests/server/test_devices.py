@@ -11,7 +11,7 @@ from gpu_runner.server.observe.mapping import DCGM, map_of, read_levels, read_to
 from gpu_runner.server.observe.nvml import NvmlDevices
 from gpu_runner.server.observe.page import Page
 from scheduler_core.evidence.client.observations import LEVELS, TOTALS, Observations
-from scheduler_core.evidence.cost_metrics import prices_per_hour
+from scheduler_core.evidence.metrics.cost import prices_per_hour
 from scheduler_core.types.client_records import Observed
 
 # Two devices of one host, in the form that DCGM's exporter writes; memory in MiB, energy in mJ.

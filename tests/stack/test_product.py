@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_core.evidence.tables import read_table
+from scheduler_core.evidence.tables.tables import read_table
 from scheduler_core.verdict.comparable import unequal_outputs
 from scheduler_core.verdict.outputs import read_outputs
 from tests.stack.conftest import Stack, wait_for

@@ -14,7 +14,7 @@ from controlplane.accounts.models import User
 from controlplane.runs.models import Run
 from controlplane.ui import readings
 from controlplane.ui.urls import urlpatterns
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.verdict.titles import metric_title
 from tests.evidence.played import play, summarise
 from tests.ui.conftest import World, signed_in

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.schema import Absence, AuditReport, ClassSummary, Figure, RunSummary
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
@@ -63,7 +63,7 @@ def arms(
     ratios: Sequence[float], metric: str = "ttft_p95_ms", changed: Mapping[str, float | None] | None = None
 ) -> list[RunSummary]:
     """Pairs in which the candidate's ``metric`` is ``ratios`` times the baseline's, censored twin included."""
-    from scheduler_core.evidence.latency_metrics import censored_name
+    from scheduler_core.evidence.metrics.latency import censored_name
 
     runs = []
     for repeat, ratio in enumerate(ratios):

@@ -9,7 +9,7 @@ import pytest
 from scheduler_core.evidence.account import account
 from scheduler_core.evidence.benchmark import benchmark
 from scheduler_core.evidence.schema import RunSummary
-from scheduler_core.evidence.tables import read_table
+from scheduler_core.evidence.tables.tables import read_table
 from scheduler_core.types.client_records import Sent, Streamed
 from scheduler_core.types.records import Record
 from scheduler_core.verdict.decide import decide

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from controlplane.evidence.services import store_segment
 from controlplane.runs.lifecycle import State
 from scheduler_core.evidence.lint import lint
-from scheduler_core.evidence.metrics import METRICS, registry
+from scheduler_core.evidence.metrics.registry import METRICS, registry
 from scheduler_core.evidence.schema import Absence, Figure, PoolSummary, RunSummary
 from scheduler_core.spec.goal import GoalSpec
 from scheduler_core.spec.parse import parse

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 
 from scheduler_core.evidence.lint import LAWS, lint, linted
-from scheduler_core.evidence.metric import present
-from scheduler_core.evidence.metrics import METRICS, registry
+from scheduler_core.evidence.metrics.metric import present
+from scheduler_core.evidence.metrics.registry import METRICS, registry
 from scheduler_core.evidence.schema import Absence, Figure, PoolSummary, RunSummary
 from scheduler_core.spec.goal import GoalSpec, MetricName
 from scheduler_core.spec.parse import parse

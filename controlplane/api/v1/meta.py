@@ -105,7 +105,7 @@ class Metrics(ApiView):
     @extend_schema(operation_id="metrics", tags=["about"], responses=MetricOut(many=True))
     def get(self, request: Request) -> Response:
         """Every metric: name, unit, direction in which it is better, meaning."""
-        from scheduler_core.evidence.metrics import METRICS  # NumPy comes with it: only for who asks
+        from scheduler_core.evidence.metrics.registry import METRICS  # NumPy comes with it: only for who asks
 
         return Response([{name: getattr(metric, name) for name in _METRIC_FIELDS} for metric in METRICS.values()])
 

@@ -11,8 +11,8 @@ from controlplane.api.v1.runs import run_for
 from controlplane.evidence.exports import summary_of
 from controlplane.experiments.selectors import summaries_by_arm
 from controlplane.runs.models import Run
-from scheduler_core.evidence.formulas import FORMULAS
-from scheduler_core.evidence.side_by_side import Arms, FormulaTable, by_arm, side_by_side
+from scheduler_core.evidence.formulas.side_by_side import Arms, FormulaTable, by_arm, side_by_side
+from scheduler_core.evidence.formulas.tools import FORMULAS
 
 
 class MetricsFilter(Input):

@@ -11,8 +11,8 @@ from controlplane.api.base import ApiView
 from controlplane.api.fields import ChoiceField, Input
 from controlplane.api.v1.runs import TAGS, run_for
 from controlplane.evidence import paths
-from scheduler_core.evidence.path_report import PathReport
-from scheduler_core.evidence.slowest import MEASURES
+from scheduler_core.evidence.path.report import PathReport
+from scheduler_core.evidence.path.slowest import MEASURES
 
 
 class SlowestFilter(Input):

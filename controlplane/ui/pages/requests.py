@@ -11,8 +11,8 @@ from controlplane.errors import ConflictError
 from controlplane.evidence import paths
 from controlplane.runs import selectors
 from controlplane.runs.models import Run
-from scheduler_core.evidence.path_report import PathReport
-from scheduler_core.evidence.slowest import MEASURES
+from scheduler_core.evidence.path.report import PathReport
+from scheduler_core.evidence.path.slowest import MEASURES
 from scheduler_core.types.errors import InputError
 from scheduler_core.verdict.titles import metric_title
 

@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler_core.evidence.audit import MOST_VIOLATIONS
-from scheduler_core.evidence.requests import Requests
+from scheduler_core.evidence.audit.replay import MOST_VIOLATIONS
 from scheduler_core.evidence.schema import AuditReport, Figure, Violation
+from scheduler_core.evidence.tables.requests import Requests
 from scheduler_core.types.client_records import Answered, Observed, Sent, Streamed
 from scheduler_core.types.reasons import Outcome
 from scheduler_core.types.records import Arrived, Finished, Record, RunFinished, RunStarted, Step

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from scheduler_core.evidence.client.fold import ClientFold
 from scheduler_core.evidence.client.observations import Observations
-from scheduler_core.evidence.client_metrics import rate
-from scheduler_core.evidence.metric import absent, present
-from scheduler_core.evidence.metrics import METRICS
-from scheduler_core.evidence.run_tables import RunTables
+from scheduler_core.evidence.metrics.client import rate
+from scheduler_core.evidence.metrics.metric import absent, present
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.schema import Absence, Figure
+from scheduler_core.evidence.tables.run_tables import RunTables
 from scheduler_core.types.time import NS_PER_MS, Ns
 
 # Fields and figures that a client's own stamps can give.

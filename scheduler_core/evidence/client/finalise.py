@@ -10,22 +10,22 @@ import pyarrow as pa
 
 from scheduler_core.evidence.benchmark import benchmark
 from scheduler_core.evidence.bootstrap import within_run_errors
-from scheduler_core.evidence.classes import class_summaries
 from scheduler_core.evidence.client.audit import ClientAudit
 from scheduler_core.evidence.client.figures import client_figures
 from scheduler_core.evidence.client.fold import ClientFold, ClientTables
 from scheduler_core.evidence.client.observations import Observations
 from scheduler_core.evidence.client.requests import ClientRequests
 from scheduler_core.evidence.columns import Ints
-from scheduler_core.evidence.formulas import by_tool
-from scheduler_core.evidence.layout import Labels
+from scheduler_core.evidence.fold.layout import Labels
+from scheduler_core.evidence.formulas.tools import by_tool
 from scheduler_core.evidence.lint import linted
-from scheduler_core.evidence.request_table import write_requests
-from scheduler_core.evidence.requests import never_came
-from scheduler_core.evidence.run_tables import RunTables, StepTotals, chunks_of_file, gaps_of_file
+from scheduler_core.evidence.metrics.classes import class_summaries
 from scheduler_core.evidence.schema import NOTES, RunSummary
-from scheduler_core.evidence.slo import tier_summaries
-from scheduler_core.evidence.tables import TableWriter, chunks_table, gaps_table
+from scheduler_core.evidence.tables.request_table import write_requests
+from scheduler_core.evidence.tables.requests import never_came
+from scheduler_core.evidence.tables.run_tables import RunTables, StepTotals, chunks_of_file, gaps_of_file
+from scheduler_core.evidence.tables.slo import tier_summaries
+from scheduler_core.evidence.tables.tables import TableWriter, chunks_table, gaps_table
 from scheduler_core.files import write_json
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.errors import ExecutorError

@@ -8,8 +8,8 @@ from pathlib import Path
 from scheduler_core.evidence.client.observations import Observations
 from scheduler_core.evidence.client.streams import Stream
 from scheduler_core.evidence.columns import MISSING, GrowingColumns, Ints
-from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels, TakesRow
-from scheduler_core.evidence.sweep import SEND_DELAY, UNATTRIBUTED
+from scheduler_core.evidence.fold.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels, TakesRow
+from scheduler_core.evidence.fold.sweep import SEND_DELAY, UNATTRIBUTED
 from scheduler_core.evidence.window import Window
 from scheduler_core.types.client_records import Answered, ClientEffort, Deployed, Observed, Profiled, Sent, Streamed
 from scheduler_core.types.intervals import IntervalClass

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from scheduler_core.evidence.live import WINDOW_NS
+from scheduler_core.evidence.live.sampler import WINDOW_NS
 from scheduler_core.spec.job import Sample
 from scheduler_core.types.client_records import Observed, Sent, Streamed
 from scheduler_core.types.quantile import quantile

@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 
 from scheduler_core.evidence.columns import MISSING
-from scheduler_core.evidence.requests import NOT_APPLICABLE, Column, Maker, Requests
+from scheduler_core.evidence.fold.sweep import SEND_DELAY
 from scheduler_core.evidence.schema import Absence
-from scheduler_core.evidence.sweep import SEND_DELAY
-from scheduler_core.evidence.tables import Mask
+from scheduler_core.evidence.tables.requests import NOT_APPLICABLE, Column, Maker, Requests
+from scheduler_core.evidence.tables.tables import Mask
 from scheduler_core.types.time import NS_PER_MS
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from scheduler_core.evidence.chunks import even_gaps
+from scheduler_core.evidence.fold.chunks import even_gaps
 from scheduler_core.types.records import Arrived
 from scheduler_core.types.time import Ns
 

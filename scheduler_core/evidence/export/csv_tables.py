@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scheduler_core.evidence.tables import open_table
+from scheduler_core.evidence.tables.tables import open_table
 from scheduler_core.files import whole
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from scheduler_core.evidence.critical_path import PathSpans
-from scheduler_core.evidence.expand import expand
+from scheduler_core.evidence.path.critical_path import PathSpans
+from scheduler_core.evidence.records.expand import expand
 from scheduler_core.files import whole
 from scheduler_core.types.records import Arrived, Finished, Loaded, Preempted, Record, RunStarted, Step
 from scheduler_core.types.time import NS_PER_US, Ns

@@ -6,20 +6,20 @@ from functools import partial
 
 import numpy as np
 
-from scheduler_core.evidence.audit import Audit
+from scheduler_core.evidence.audit.replay import Audit
 from scheduler_core.evidence.bootstrap import within_run_errors
-from scheduler_core.evidence.client_metrics import rate
 from scheduler_core.evidence.columns import MISSING, Ints
-from scheduler_core.evidence.formulas import by_tool
+from scheduler_core.evidence.fold.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels
+from scheduler_core.evidence.formulas.tools import by_tool
 from scheduler_core.evidence.imported.measured import Measured, MeasuredRun
-from scheduler_core.evidence.layout import REQUEST_INTS, SEGMENT_COLUMNS, Labels
 from scheduler_core.evidence.lint import linted
-from scheduler_core.evidence.metric import absent
-from scheduler_core.evidence.metrics import METRICS
-from scheduler_core.evidence.requests import Floats, Maker, Requests
-from scheduler_core.evidence.run_tables import RunTables, StepTotals
+from scheduler_core.evidence.metrics.client import rate
+from scheduler_core.evidence.metrics.metric import absent
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.schema import NOTES, Absence, Figure, RunSummary
-from scheduler_core.evidence.slo import tier_summaries
+from scheduler_core.evidence.tables.requests import Floats, Maker, Requests
+from scheduler_core.evidence.tables.run_tables import RunTables, StepTotals
+from scheduler_core.evidence.tables.slo import tier_summaries
 from scheduler_core.evidence.window import Window
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.reasons import Outcome

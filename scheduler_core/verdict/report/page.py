@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from scheduler_core.evidence.account import account
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.schema import Figure, RunSummary
 from scheduler_core.verdict.attribution import PARTS
 from scheduler_core.verdict.gates import gate_words, label_words

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.verdict.schema import Verdict
 

@@ -1,6 +1,6 @@
 """The standing questions to a run (E17), each answered with the fields it used."""
 
-from scheduler_core.evidence.metrics import METRICS
+from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.verdict.wording import amount
 

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Sequence
 
-from scheduler_core.evidence.cost_metrics import COST
+from scheduler_core.evidence.metrics.cost import COST
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.verdict.report.curves import Axes, Point, curves
 from scheduler_core.verdict.report.page import page, table, verdict_parts

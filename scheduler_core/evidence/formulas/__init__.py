@@ -1,0 +1,1 @@
+"""The figures of a run by the formulas of other load tools, beside ours."""

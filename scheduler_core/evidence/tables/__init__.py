@@ -1,0 +1,1 @@
+"""What a fold leaves: the tables of requests, steps and gaps, in memory and on disk."""
