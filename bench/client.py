@@ -80,12 +80,14 @@ def _all(*, seconds: float) -> harness.Figures:
         streams = _play(url, rate=300, tokens=128, seconds=seconds)
         singles = _play(url, rate=2500, tokens=1, seconds=seconds)
         both = _play(url, rate=AIM_REQUESTS_PER_S, tokens=CHUNKS_EACH, seconds=seconds / 2)
-        half = _half(url, seconds=seconds, until=until)
+        tries = _half(url, seconds=seconds, until=until)
+    half = min(tries, key=lambda played: played.delay_p99_ms)
     return {
         "chunks_per_cpu_s": round(streams.chunks / streams.cpu_s),
         "requests_per_cpu_s": round(singles.requests / singles.cpu_s),
         "aim_core_share": round(both.cpu_s / both.requests * AIM_REQUESTS_PER_S, 3),
         "send_delay_p99_ms": round(half.delay_p99_ms, 2),
+        "send_delay_tries_count": len(tries),
         "send_delay_scheduling": half.scheduling,
         "send_delay_requests_per_s": round(half.requests / half.span_s),
         "send_delay_chunks_per_s": round(half.chunks_in_span / half.span_s),
@@ -93,12 +95,12 @@ def _all(*, seconds: float) -> harness.Figures:
     }
 
 
-def _half(url: str, *, seconds: float, until: float) -> Played:
-    """Half of both aims, the try with the least delay; none is begun after ``until``."""
+def _half(url: str, *, seconds: float, until: float) -> list[Played]:
+    """Tries at half of both aims, until one is prompt enough; none is begun after ``until``."""
     tries: list[Played] = []
     while not tries or (len(tries) < TRIES and tries[-1].delay_p99_ms > AIM_DELAY_MS and time.monotonic() < until):
         tries.append(_play(url, rate=AIM_REQUESTS_PER_S / 2, tokens=CHUNKS_EACH, seconds=seconds, ready=_in_real_time))
-    return min(tries, key=lambda played: played.delay_p99_ms)
+    return tries
 
 
 def _in_real_time(pid: int) -> str:
