@@ -24,7 +24,7 @@ Label = Literal["better", "worse", "same", "undecided"]
 
 
 class ArmPrediction(Spec):
-    """How much an arm is predicted to carry, with its interval; None where the loads do not resolve it."""
+    """How much an arm carries, with its interval; None where the loads do not resolve it in all, or in a repeat."""
 
     arm: str
     capacity: float | None
@@ -67,7 +67,10 @@ class Prediction(Spec):
 
 
 class ArmOutcome(Spec):
-    """One arm, predicted and measured; ``error_share`` is predicted / measured - 1, ``held`` whether intervals meet."""
+    """One arm, predicted and measured; ``error_share`` is predicted / measured - 1.
+
+    ``held`` is whether the intervals meet; None where there are not two.
+    """
 
     arm: str
     predicted: ArmPrediction
@@ -156,13 +159,11 @@ def _arms(verdict: Verdict) -> list[ArmCapacity]:
 def _widened(arm: ArmCapacity, bias: float) -> ArmPrediction:
     """``arm`` with its interval widened: were all steps that much longer, it would carry that much less."""
     known = arm.resolved == "within" and arm.capacity is not None
-    low = arm.low if arm.low is not None else arm.capacity
-    high = arm.high if arm.high is not None else arm.capacity
     return ArmPrediction(
         arm=arm.arm,
         capacity=arm.capacity if known else None,
-        low=low / (1 + bias) if known and low is not None else None,
-        high=high / (1 - bias) if known and high is not None else None,
+        low=arm.low / (1 + bias) if known and arm.low is not None else None,
+        high=arm.high / (1 - bias) if known and arm.high is not None else None,
         knee=arm.knee,
         sentence=arm.sentence,
     )
@@ -198,17 +199,20 @@ def _judged(predicted: Sequence[Contest], measured: Sequence[Contest]) -> Litera
 
 
 def _outcome(predicted: ArmPrediction, measured: ArmPrediction, unit: str) -> ArmOutcome:
-    error, held = None, None
-    if predicted.capacity and measured.capacity:
-        error = predicted.capacity / measured.capacity - 1
-        assert predicted.low is not None and predicted.high is not None
-        assert measured.low is not None and measured.high is not None
-        held = predicted.low <= measured.high and measured.low <= predicted.high
-    words = "" if error is None else f" ({percent(error)}, {'intervals meet' if held else 'intervals lie apart'})"
+    error = predicted.capacity / measured.capacity - 1 if predicted.capacity and measured.capacity else None
+    held = None if error is None else _meet(predicted, measured)
+    found = {True: ", intervals meet", False: ", intervals lie apart", None: ""}[held]
+    words = "" if error is None else f" ({percent(error)}{found})"
     sentence = f"{predicted.arm} predicted {_amount(predicted, unit)}, measured {_amount(measured, unit)}{words}"
     return ArmOutcome(
         arm=predicted.arm, predicted=predicted, measured=measured, error_share=error, held=held, sentence=sentence
     )
+
+
+def _meet(one: ArmPrediction, other: ArmPrediction) -> bool | None:
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return None
+    return one.low <= other.high and other.low <= one.high
 
 
 def _said(arms: Sequence[ArmPrediction], baseline: str, contests: Sequence[Contest], unit: str) -> str:
@@ -220,6 +224,8 @@ def _said(arms: Sequence[ArmPrediction], baseline: str, contests: Sequence[Conte
 
 
 def _amount(arm: ArmPrediction, unit: str) -> str:
-    if arm.capacity is None or arm.low is None or arm.high is None:
+    if arm.capacity is None:
         return "outside the loads"
+    if arm.low is None or arm.high is None:
+        return f"{digits(arm.capacity)} {unit} without an interval"
     return f"{digits(arm.capacity)} [{digits(arm.low)}, {digits(arm.high)}] {unit}"

@@ -4,7 +4,7 @@ Probe, prediction written down, the paired sweep that confirms or refutes it, th
 the same on one server at an endpoint. About twenty minutes on a quiet machine of two cores, two thirds of them the
 starts of vLLM, which imports itself in three processes one after another; what came of it is printed (``pytest -s``)
 and, where ``HEADWAY_REPORT`` names a file, written there as JSON piece by piece. Who wins, and by how much, is the
-machine's to say: the test holds how it is said. ``HEADWAY_VLLM_REPEATS`` (3) are pairs of runs at each of three loads:
+machine's to say: the test holds how it is said. ``HEADWAY_VLLM_REPEATS`` (3) are pairs of runs at each of four loads:
 two are the fewest that have an interval, five the fewest that a verdict accepts by.
 """
 
@@ -49,7 +49,7 @@ ARMS = {
 }
 # Client, worker and pages share a core with what serves: the client may be later than on a machine of its own. A few
 # requests a second are no load for it, so it is told its one process, which spares a self-test at each of the runs.
-CLIENT: dict[str, Any] = {"client": {"late_ms": 100, "self_test_s": 0, "processes": 1}}
+CLIENT: dict[str, Any] = {"client": {"late_ms": 200, "self_test_s": 0, "processes": 1}}
 SERVED = {"server": {"launch": "cpu", **CLIENT}}
 PILOT_LOADS = [2**power for power in range(-1, 6)]
 
@@ -160,8 +160,8 @@ def test_two_step_budgets_are_predicted_and_measured_from_the_browser(visitor: V
     kept = ("held_out_error_share", "held_out_bias_share", "residual_share", "steps_measured", "kv_blocks", "cost")
     note("profile", {name: profile[name] for name in kept})
     less, more = modelled_capacities(visitor)
-    loads = [float(f"{load:.3g}") for load in (0.7 * less, math.sqrt(less * more), 1.6 * more)]
-    note("loads", loads)  # both arms carry the first and neither the last, says the model
+    loads = [float(f"{load:.3g}") for load in (0.4 * less, less, math.sqrt(less * more), 1.8 * more)]
+    note("loads", loads)  # both arms carry the first and neither the last, says the model, and chance leaves it so
 
     experiment = {
         "name": "two step budgets", "workload": WORKLOAD, "target": SERVED, "arms": ARMS, "baseline": WIDE,
@@ -183,7 +183,7 @@ def test_two_step_budgets_are_predicted_and_measured_from_the_browser(visitor: V
     note("longest gaps named by", gaps)
     assert all(sum(counts.values()) > 0 for counts in gaps.values()) and set(gaps) == {WIDE, NARROW}
 
-    comparison = same_arms(visitor, tmp_path, rate_rps=0.5 * more)
+    comparison = same_arms(visitor, tmp_path, rate_rps=0.25 * more)
     note("a against a", [comparison["headline"], *(gate["sentence"] for gate in comparison["gates"])])
     assert comparison["decision"] != "accept"
     assert all(gate["label"] != "better" for gate in comparison["gates"] if gate["role"] == "primary")

@@ -102,6 +102,17 @@ def test_intervals_that_lie_apart_are_said_to() -> None:
     assert (outcome.winner, outcome.arms[0].held, outcome.arms[1].held) == ("confirmed", False, True)
 
 
+def test_a_repeat_outside_the_loads_leaves_no_interval() -> None:
+    """Then nobody can say whether intervals meet, and no interval of width 0 is made up."""
+    found = swept((1.7, 1.8, 1.9), (2.3, 2.4, 2.5), (0.1, 0.25))
+    (sweep,) = found.sweeps
+    arms = [arm.model_copy(update={"low": None, "high": None}) for arm in sweep.arms]
+    outcome = compare(PREDICTED, found.model_copy(update={"sweeps": [sweep.model_copy(update={"arms": arms})]}))
+    old = outcome.arms[0]
+    assert (old.measured.low, old.measured.high, old.held) == (None, None, None)
+    assert old.sentence.endswith("measured 1.8 requests/s without an interval (+11.1 %)")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
