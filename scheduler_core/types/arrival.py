@@ -1,6 +1,7 @@
 """One request of a frozen arrival plan, as the driver and the executors see it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from scheduler_core.types.time import Ns
 
@@ -44,6 +45,10 @@ class PlannedRequest:
     priority: int = 0
     cancel_ns: Ns | None = None
     group: int | None = None
+
+    def __reduce__(self) -> tuple[type["PlannedRequest"], tuple[Any, ...]]:
+        """Made anew where it is unpickled: machine code lets nobody fill in the fields of a frozen one."""
+        return PlannedRequest, tuple(getattr(self, item.name) for item in fields(self))
 
     @property
     def draw_seed(self) -> int:

@@ -65,14 +65,17 @@ _CAUSES = {
     "decode": "ordinary decode steps",
     "instance_died": "the death of its instance",
     "prefill_ahead": "prefill of other requests in the same step",
-    "preempted": "preemption",
+    "preempted: no_blocks": "preemption for want of free blocks (retraction)",
+    "preempted: priority": "preemption for requests of higher priority",
+    "preempted: cache_reset": "preemption for a reset of the cache",
+    "preempted: tenant_quota": "preemption at the tenant's quota",
     "paused": "pauses, with blocks kept or in host memory",
     "host": "the host's work between steps",
 }
 
 
 def cause_words(cause: str) -> str:
-    """What made a gap long, in words; causes of stalls say so themselves."""
+    """What made a gap long, in words; other causes say so themselves."""
     return _CAUSES.get(cause, cause.replace("_", " "))
 
 

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 REAL = """
 name: live on real kernels
 workload:
-  arrivals: {constant: {rate_rps: 2}}
+  arrivals: {gamma: {rate_rps: 2, burstiness: 0.25}}
   lengths: {prompt: {fixed: 24}, output: {fixed: 12}}
   requests: 30
 target: {torch: {model: demo-s, device: cpu, threads: 1, kv_blocks: 128}}

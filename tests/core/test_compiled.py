@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from scheduler_core.sim.cost import StepCost
 from scheduler_core.sim.fastforward import FastForward
 from scheduler_core.sim.lane import LaneLoad
 from scheduler_core.testing import decisions
+from scheduler_core.types.arrival import PlannedRequest
 from tests.structure.sources import sources
 
 SUFFIX = EXTENSION_SUFFIXES[0]
@@ -91,6 +93,12 @@ def test_machine_code_that_decodes_elsewhere_is_told_by_what_it_decides(monkeypa
     assert decisions.digest() != honest
 
 
+def arrives() -> bool:
+    """Whether requests come whole to another process of the load client."""
+    sent: list[PlannedRequest] = list(core.workload(3, 11))
+    return bool(pickle.loads(pickle.dumps(sent)) == sent)
+
+
 def digest() -> str:
     """Of the rows of short simulations: alone, with a prefix cache, in a tight pool, overloaded, and in clusters."""
     rows = core.Rows()
@@ -105,7 +113,7 @@ def digest() -> str:
 
 @pytest.mark.skipif(not compiled.folder().is_dir(), reason="no machine code of these sources; `make compile` makes it")
 def test_machine_code_decides_what_python_decides() -> None:
-    code = "from tests.core.test_compiled import compiled, digest; print(compiled.used(), digest())"
+    code = "from tests.core.test_compiled import *; print(compiled.used(), digest(), arrives())"
     told = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, compiled.SWITCH: "0"},
@@ -115,4 +123,4 @@ def test_machine_code_decides_what_python_decides() -> None:
         check=True,
     )
     assert not compiled.used()
-    assert told.stdout.split() == ["True", digest()]
+    assert told.stdout.split() == ["True", digest(), "True"]

@@ -14,5 +14,5 @@ def test_recompute_is_not_counted_twice(tmp_path: Path) -> None:
     expected = {"output_tokens": 5, "ttft_ms": 50, "tpot_ms": 40, "e2e_ms": 210, "recomputed_tokens": 13}
     assert {name: row[name] for name in expected} == expected
     assert read_table(tmp_path / "gaps.parquet").column("gap_ms").to_pylist() == [10, 10, 130, 10]
-    assert (row["longest_gap_ms"], row["longest_gap_cause"]) == (130, "preempted")
+    assert (row["longest_gap_ms"], row["longest_gap_cause"]) == (130, "preempted: no_blocks")
     assert (row["requeue_wait_ms"], row["recompute_ms"], row["decode_ms"]) == (75, 50, 30)

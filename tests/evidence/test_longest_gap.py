@@ -16,7 +16,7 @@ def step(begin: float, end: float) -> StepTime:
 
 
 def preempted(line: Timeline) -> None:
-    line.wait_again(ns(20), [])
+    line.wait_again(ns(20), "no_blocks", [])
 
 
 def paused(line: Timeline) -> None:
@@ -54,7 +54,7 @@ def decoding(line: Timeline) -> None:
 
 
 CAUSES: dict[str, tuple[Callable[[Timeline], None], ...]] = {
-    "preempted": (preempted,),
+    "preempted: no_blocks": (preempted,),
     "paused": (paused,),
     "handoff": (handed_over, waited_for_room),
     "instance_died": (died,),

@@ -191,7 +191,7 @@ class RunFold:
         line = self._line(record.request)
         if line is not None:
             self._instances[line.instance].resident -= line.waiting_since is None
-            line.wait_again(record.at_ns, self.loads)
+            line.wait_again(record.at_ns, record.reason, self.loads)
 
     def _paused(self, record: Paused) -> None:
         line = self._line(record.request)

@@ -110,9 +110,9 @@ class Timeline:
         self.cause = ""
         self.degraded = ""
         self.stall_cause = ""
-        self.gap_lost = self.gap_preempted = self.gap_handoff = self.gap_paused = False
+        self.gap_lost = self.gap_handoff = self.gap_paused = False
         self.pauses = 0
-        self.gap_stalled = ""
+        self.gap_preempted = self.gap_stalled = ""
         self.gap_prefill = False
         self.gap_host: Ns = 0
         self.work: Ns = 0
@@ -139,12 +139,12 @@ class Timeline:
         self.waiting_since = at_ns
         self.waiting_kind = _PAUSED
 
-    def wait_again(self, at_ns: Ns, loads: Sequence[Segment]) -> None:
-        """The request was preempted, running or paused, and waits for room."""
+    def wait_again(self, at_ns: Ns, reason: str, loads: Sequence[Segment]) -> None:
+        """The request was preempted for ``reason``, running or paused, and waits for room."""
         if self.waiting_since is not None:
             self._end_wait(at_ns, loads)
         self.preemptions += 1
-        self.gap_preempted = True
+        self.gap_preempted = reason
         self.waiting_since = at_ns
         self.waiting_kind = REQUEUE
 
@@ -225,7 +225,7 @@ class Timeline:
         if self.gap_lost:
             return CAUSE_DIED
         if self.gap_preempted:
-            return CAUSE_PREEMPTED
+            return f"{CAUSE_PREEMPTED}: {self.gap_preempted}"
         if self.gap_handoff:
             return CAUSE_HANDOFF
         if self.gap_paused:
@@ -237,8 +237,8 @@ class Timeline:
         return CAUSE_PREFILL_AHEAD if self.gap_prefill else CAUSE_DECODE
 
     def _new_gap(self) -> None:
-        self.gap_lost = self.gap_preempted = self.gap_handoff = self.gap_paused = self.gap_prefill = False
-        self.gap_stalled = ""
+        self.gap_lost = self.gap_handoff = self.gap_paused = self.gap_prefill = False
+        self.gap_preempted = self.gap_stalled = ""
         self.gap_host = 0
 
     def _end_wait(self, at_ns: Ns, loads: Sequence[Segment]) -> None:
