@@ -1,11 +1,11 @@
 """The recipe of docs/servers.md from the browser to the verdict, on a real vLLM that the worker launches on the CPU.
 
 Probe, prediction written down, the paired sweep that confirms or refutes it, the longest gap named; then arms that are
-the same on one server at an endpoint. About twenty minutes on a quiet machine of two cores, two thirds of them the
-starts of vLLM, which imports itself in three processes one after another; what came of it is printed (``pytest -s``)
+the same on one server at an endpoint. Allow half an hour on a quiet machine of two cores, most of it for the starts of
+vLLM, which imports itself in three processes one after another; what came of it is printed (``pytest -s``)
 and, where ``HEADWAY_REPORT`` names a file, written there as JSON piece by piece. Who wins, and by how much, is the
-machine's to say: the test holds how it is said. ``HEADWAY_VLLM_REPEATS`` (3) are pairs of runs at each of four loads:
-two are the fewest that have an interval, five the fewest that a verdict accepts by.
+machine's to say: the test holds how it is said. ``HEADWAY_VLLM_REPEATS`` (5) are pairs of runs at each of four loads:
+two are the fewest that have an interval, five the fewest that a verdict accepts by; three left the winner undecided.
 """
 
 import json
@@ -35,11 +35,11 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="HEADWAY_VLLM_PYTHON names no vLLM"),
     pytest.mark.timeout(3600),
 ]
-REPEATS = int(os.environ.get("HEADWAY_VLLM_REPEATS", "3"))
+REPEATS = int(os.environ.get("HEADWAY_VLLM_REPEATS", "5"))
 WORKLOAD: dict[str, Any] = {
     "arrivals": {"poisson": {"rate_rps": 4}},
     "lengths": {"prompt": {"uniform": {"low": 64, "high": 512}}, "output": {"uniform": {"low": 8, "high": 32}}},
-    "requests": 40,
+    "requests": 80,
     "tiers": {"default": {"ttft_ms": 500}},
 }
 WIDE, NARROW = "budget-1024", "budget-32"
