@@ -48,7 +48,7 @@ lint: ## ruff: rules and format
 types: ## mypy, strict
 	@HEADWAY_DEBUG=1 $(DEV) -m mypy .
 
-compile: ## machine code of the scheduler core: simulations in half the CPU time (needs a C compiler)
+compile: ## machine code of the scheduler core: simulations in a quarter to half of the CPU time (needs a C compiler)
 	@$(DEV) -m headway compile
 
 bench: ## every benchmark in quick mode
