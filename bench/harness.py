@@ -105,7 +105,7 @@ def compile_core(name: str) -> None:
     if os.environ.get(compiled.SWITCH) == "1" or compiled.used():
         return
     if "--full" not in sys.argv:
-        say("the scheduler core is interpreted, which takes two to four times as long: `make compile` makes machine code of it")
+        say("the scheduler core is interpreted, two to four times as slow: `make compile` makes machine code of it")
         return
     from headway.compiling import CompileError, compile_core
 
