@@ -1,0 +1,49 @@
+/* Intel AMX: whether this process may use its tiles, and how they are shaped. */
+
+#ifndef HEADWAY_AMX_H
+#define HEADWAY_AMX_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__linux__)
+#define HEADWAY_AMX 1
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define TILE_ROWS 16
+#define TILE_BYTES 64 /* of a row: 16 floats, or 16 pairs of bf16 */
+
+/* Ask the kernel for the tile registers, which it saves for processes that asked; all threads of the process have them
+ * from then on. */
+static int amx_allowed(void)
+{
+    const long request_permission = 0x1023, tile_data = 18; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+
+/* The memory format of LDTILECFG. */
+struct tile_shapes {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+
+/* Shape the eight tiles of this thread, each of rows[i] rows of 64 bytes, and zero them. */
+static inline void shape_tiles(const uint8_t rows[8])
+{
+    struct tile_shapes shapes;
+    memset(&shapes, 0, sizeof shapes);
+    shapes.palette = 1;
+    for (int i = 0; i < 8; i++) {
+        shapes.rows[i] = rows[i];
+        shapes.row_bytes[i] = TILE_BYTES;
+    }
+    _tile_loadconfig(&shapes);
+}
+#else
+static int amx_allowed(void) { return 0; }
+#endif
+
+#endif
