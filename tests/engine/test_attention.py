@@ -40,7 +40,7 @@ def batch_of(rows: list[tuple[int, int]], tables: list[list[int]], block_size: i
     owner = np.repeat(np.arange(len(rows)), lengths)
     slots = padded[owner, positions // block_size].astype(np.int64) * block_size + positions % block_size
     starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-    cos, sin = rope_tables(Rope(), head_dim, 512)
+    cos, sin = rope_tables(Rope(), head_dim, 2048)
     flat = FlatBatch(
         token_ids=positions,
         positions=positions,

@@ -7,8 +7,10 @@ import mmap
 import torch
 
 from gpu_runner.engine.attention.base import DeviceBatch, PoolShape
-from gpu_runner.engine.native.compiled import UnavailableError, library
+from gpu_runner.engine.native.compiled import UnavailableError, has_amx, library
 
+_AMX_DIMS = 32
+"""Dimensions of a head that one tile product takes."""
 _FORMATS = {
     (torch.float32, torch.float32): "f32_f32",
     (torch.float32, torch.bfloat16): "f32_bf16",
@@ -31,10 +33,10 @@ class _Batch(ctypes.Structure):
 class NativeAttention:
     """Pages as in native/paged.h: keys transposed in tiles, so one vector load yields one dimension of many positions.
 
-    A row's result does not depend, in any bit, on what shares its batch or how it was cut into chunks.
+    bf16 activations on a processor with Intel AMX have pages as in native/paged_amx.h, whose tile registers multiply
+    them, where the head size is a multiple of 32 (``name`` is then ``native-amx``). Either way a row's result does not
+    depend, in any bit, on what shares its batch or how it was cut into chunks.
     """
-
-    name = "native"
 
     def __init__(self, shape: PoolShape, arithmetic: torch.dtype, kv_dtype: torch.dtype, threads: int) -> None:
         """`UnavailableError` says why this backend cannot serve such a pool here."""
@@ -46,7 +48,9 @@ class NativeAttention:
         for what, size in (("block size", shape.block_size), ("head size", shape.head_dim)):
             if size % lanes:
                 raise UnavailableError(f"{what} {size} is no multiple of {lanes}")
-        self._attend = getattr(loaded, f"attend_{pair}")
+        amx = pair == "bf16_bf16" and shape.head_dim % _AMX_DIMS == 0 and has_amx()
+        self.name = "native-amx" if amx else "native"
+        self._attend = loaded.attend_amx if amx else getattr(loaded, f"attend_{pair}")
         self._shape = shape
         page = (shape.layers, shape.blocks, shape.kv_heads, shape.block_size * shape.head_dim)
         self._keys = _zeros(page, kv_dtype)

@@ -15,7 +15,7 @@ from gpu_runner.engine.fingerprint import cpu_model
 
 _HERE = Path(__file__).parent
 _UNITS = ("paged", "elementwise")
-_SOURCES = ("paged.c", "paged.h", "elementwise.c", "rowwise.h", "vectors.h")
+_SOURCES = ("paged.c", "paged.h", "attend_amx.h", "paged_amx.h", "amx.h", "elementwise.c", "rowwise.h", "vectors.h")
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fPIC")
 _COMPILE_LIMIT_S = 120
 
@@ -41,13 +41,24 @@ def library() -> ctypes.CDLL:
         raise UnavailableError(f"{target} does not load: {error}") from None
 
 
+def has_amx() -> bool:
+    """Whether kernels may use Intel AMX for bf16: this machine has it, and ``HEADWAY_AMX=0`` does not forbid it.
+
+    Raises:
+        UnavailableError: There are no compiled kernels.
+    """
+    return os.environ.get("HEADWAY_AMX", "1") != "0" and bool(library().amx())
+
+
 def _key(compiler: str) -> str:
     """Names everything the machine code depends on, so that a shared folder never serves another machine's."""
     digest = hashlib.blake2b(digest_size=10)
     for name in _SOURCES:
         digest.update((_HERE / name).read_bytes())
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=False, timeout=30).stdout
-    digest.update(repr((_FLAGS, version, cpu_model(), torch.backends.cpu.get_cpu_capability())).encode())
+    # Its predefined macros: its version and every instruction set that it finds here and may use.
+    asked = [compiler, *_FLAGS, "-dM", "-E", "-x", "c", os.devnull]
+    macros = subprocess.run(asked, capture_output=True, check=False, timeout=30).stdout
+    digest.update(repr((_FLAGS, macros, cpu_model())).encode())
     digest.update(str(_openmp_library()).encode())
     return digest.hexdigest()
 

@@ -6,11 +6,12 @@
 #include <omp.h>
 #endif
 
+#include "amx.h"
 #include "vectors.h"
 
 /* Keeps small accumulator arrays in registers: without it they live in memory. */
 #define UNROLL _Pragma("GCC unroll 8")
-#define QUERIES 16 /* most queries per head of one work item */
+#define MANY_REGISTERS (VL == 16) /* for 16 sums at a time */
 #define SCORE_ROOM 65536 /* floats of scores of one item that are still close at hand */
 
 struct batch {
@@ -117,24 +118,38 @@ static float softmax(float *score, long count, long stride)
 #define ACT_PUT bf16_put
 #include "paged.h"
 
+#ifdef HEADWAY_AMX
+#include "attend_amx.h"
+#endif
+
+/* How one pair of formats is attended to. */
+struct kernel {
+    void (*write)(const struct batch *, long first, long last); /* keys and values of these tokens */
+    void (*attend)(const struct batch *, const struct item *, float *scratch);
+    size_t (*room)(const struct batch *, const struct item *); /* floats of scratch that an item needs */
+    long queries; /* most per head of one item */
+};
+
+/* On a line of the cache. */
 static float *scratch_of_thread(size_t floats)
 {
     static __thread float *buffer;
     static __thread size_t room;
     if (room < floats) {
         free(buffer);
-        buffer = malloc(floats * sizeof(float));
-        room = buffer ? floats : 0;
+        room = (floats + 15) / 16 * 16;
+        buffer = aligned_alloc(64, room * sizeof(float));
+        room = buffer ? room : 0;
     }
     return buffer;
 }
 
 /* How many KV heads of a row of `tokens` tokens go into one item: all of them for a single token, as far as the
  * scores fit a cache and every thread gets work; one at a time for a chunk, whose queries reuse a head's pages. */
-static long heads_together(const struct batch *b, long tokens, long context)
+static long heads_together(const struct batch *b, long tokens, long context, long queries)
 {
     const long group = b->heads / b->kv_heads;
-    if (tokens > 1 || group > QUERIES)
+    if (tokens > 1 || group > queries)
         return 1;
     long heads = SCORE_ROOM / (group * (context + VL));
     const long spread = b->rows * b->kv_heads / (4 * b->threads);
@@ -144,47 +159,43 @@ static long heads_together(const struct batch *b, long tokens, long context)
 }
 
 /* Work items in order of rows; returns their number, or -1 when memory ran out. */
-static long plan_items(const struct batch *b, struct item **items)
+static long plan_items(const struct batch *b, long queries, struct item **items)
 {
     const long group = b->heads / b->kv_heads;
     long room = 0;
     for (long row = 0; row < b->rows; row++)
-        room += ((b->starts[row + 1] - b->starts[row]) * group / QUERIES + 1) * b->kv_heads;
+        room += ((b->starts[row + 1] - b->starts[row]) * group / queries + 1) * b->kv_heads;
     *items = malloc((room ? room : 1) * sizeof(struct item));
     if (!*items)
         return -1;
     struct item *next = *items;
     for (long row = 0; row < b->rows; row++) {
         const long all = b->starts[row + 1] - b->starts[row], tokens = b->last_only ? 1 : all;
-        const long heads = heads_together(b, tokens, b->contexts[row]);
+        const long heads = heads_together(b, tokens, b->contexts[row], queries);
         for (long head = 0; head < b->kv_heads; head += heads)
-            for (long q = (all - tokens) * group; q < all * group; q += QUERIES)
+            for (long q = (all - tokens) * group; q < all * group; q += queries)
                 *next++ = (struct item){row, head, b->kv_heads - head < heads ? b->kv_heads - head : heads, q,
-                                        all * group - q < QUERIES ? all * group - q : QUERIES};
+                                        all * group - q < queries ? all * group - q : queries};
     }
     return next - *items;
 }
 
-/* Floats of scratch that an item needs: queries, sums and scores. */
-static size_t item_floats(const struct batch *b, const struct item *item)
+static size_t room_in_vectors(const struct batch *b, const struct item *item)
 {
     return item->heads * item->count * (2 * b->head_dim + b->contexts[item->row] + VL);
 }
 
-typedef void write_fn(const struct batch *, long, long);
-typedef void attend_fn(const struct batch *, const struct item *, float *);
-
 /* 0 when done, 1 when memory ran out. */
-static int run(const struct batch *b, write_fn *write, attend_fn *attend)
+static int run(const struct batch *b, const struct kernel *k)
 {
     struct item *items;
-    const long count = plan_items(b, &items), chunk = 32;
+    const long count = plan_items(b, k->queries, &items), chunk = 32;
     int failed = 0;
     size_t floats = 0;
     if (count < 0)
         return 1;
     for (long i = 0; i < count; i++) {
-        const size_t needed = item_floats(b, items + i);
+        const size_t needed = k->room(b, items + i);
         floats = needed > floats ? needed : floats;
     }
 #pragma omp parallel num_threads(b->threads) if (b->threads > 1) reduction(| : failed)
@@ -193,17 +204,33 @@ static int run(const struct batch *b, write_fn *write, attend_fn *attend)
         failed = scratch == NULL;
 #pragma omp for schedule(static)
         for (long t = 0; t < b->tokens; t += chunk)
-            write(b, t, t + chunk < b->tokens ? t + chunk : b->tokens);
+            k->write(b, t, t + chunk < b->tokens ? t + chunk : b->tokens);
 #pragma omp for schedule(dynamic, 1)
         for (long i = 0; i < count; i++)
             if (scratch)
-                attend(b, items + i, scratch);
+                k->attend(b, items + i, scratch);
     }
     free(items);
     return failed;
 }
 
+#define ATTEND(pair)                                                                                                   \
+    int attend_##pair(const struct batch *b)                                                                           \
+    {                                                                                                                  \
+        return run(b, &(struct kernel){write_tokens_##pair, attend_item_##pair, room_in_vectors, 16});                 \
+    }
+ATTEND(f32_f32)
+ATTEND(f32_bf16)
+ATTEND(bf16_bf16)
+
+#ifdef HEADWAY_AMX
+int attend_amx(const struct batch *b)
+{
+    return run(b, &(struct kernel){write_tokens_amx, attend_item_amx, room_amx, 2 * TILE_ROWS});
+}
+#endif
+
 int lanes(void) { return VL; }
-int attend_f32_f32(const struct batch *b) { return run(b, write_tokens_f32_f32, attend_item_f32_f32); }
-int attend_f32_bf16(const struct batch *b) { return run(b, write_tokens_f32_bf16, attend_item_f32_bf16); }
-int attend_bf16_bf16(const struct batch *b) { return run(b, write_tokens_bf16_bf16, attend_item_bf16_bf16); }
+
+/* Whether `attend_amx` exists, and this process may call it. */
+int amx(void) { return amx_allowed(); }

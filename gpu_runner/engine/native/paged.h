@@ -87,6 +87,8 @@ static void NAME(weigh_head)(
     long d = 0;
     for (; d + 4 * VL <= dim; d += 4 * VL) {
         long r = 0;
+        for (; MANY_REGISTERS && r + 4 <= rows; r += 4)
+            NAME(weigh)(weights + r * stride, stride, values + d, dim, count, out + r * dim + d, 4, 4);
         for (; r + 2 <= rows; r += 2)
             NAME(weigh)(weights + r * stride, stride, values + d, dim, count, out + r * dim + d, 2, 4);
         if (r < rows)
@@ -109,8 +111,12 @@ static void NAME(weigh_head)(
 static inline void NAME(score_tiles)(
     const float *query, long dim, const KV *const *tile, long tiles, float *out, long stride, long rows)
 {
-    for (; rows >= 4; rows -= 4, query += 4 * dim, out += 4 * stride)
-        SCORE_PAIRS(4)
+    for (; rows >= 4; rows -= 4, query += 4 * dim, out += 4 * stride) {
+        if (MANY_REGISTERS && tiles == 4)
+            NAME(scores)(query, dim, tile, out, stride, 4, 4);
+        else
+            SCORE_PAIRS(4)
+    }
     if (rows == 3)
         SCORE_PAIRS(3)
     else if (rows == 2)
