@@ -1,8 +1,19 @@
-"""The engine's speed: output tokens per CPU second, host time per step, and how near decode is to the memory limit.
+"""The engine's speed: output tokens per CPU second, host time per step, and how near it is to the physical limits.
 
 The traffic is the one of published engine comparisons at this size: 64 requests at once, prompts of 128 to 512 tokens,
 outputs of 32 to 128, a budget of 2,048 tokens a step, prefix cache off, greedy, one thread. Process CPU seconds count,
 so other work on the machine does not.
+
+Two limits, both measured in the same run on one thread. ``read_bandwidth_gb_per_s`` is that of a buffer beyond a core's
+own caches; ``share_of_limit_decode`` is the time to read weights and KV once at it, over the time a decode step takes.
+``gemm_rate_gflop_per_s`` is the best rate of PyTorch's own product of large square matrices, not of ours;
+``share_of_limit_prefill`` is the time that the operations of steps with prompts take at it, over the time of those
+steps. So a share may be above 1: weights that fit a cache are read faster, and products of ours may be faster than
+PyTorch's. ``limit_of_decode`` names the longer of two times, that of reading and that of computing, the latter at the
+rate of PyTorch's product of as many rows. ``decode_step_share`` and ``prompt_step_share`` say where the time goes; they
+come from an instrumented engine that gives no speed figures. ``most_over_transformers`` is how many times
+transformers' speed an engine reached that did the operations of the traffic at the rate of large products and nothing
+else.
 """
 
 import random
@@ -17,6 +28,8 @@ from typing import Any
 import torch
 
 from bench import harness
+from bench.limits import figures as limits
+from bench.limits.spent import watched
 from bench.peers import engines
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.settings import EngineSettings
@@ -28,7 +41,6 @@ from scheduler_core.spec.policy import BatchSection, CacheSection, PolicySpec
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.intervals import COMPUTE
 from scheduler_core.types.records import Record, RunStarted, Step
-from scheduler_core.types.shape import StepShape
 from scheduler_core.types.time import NS_PER_MS, NS_PER_US
 
 SHAPES = {"S": ("demo-s", 64), "M": ("shape-m", 64), "L": ("shape-l", 24)}
@@ -37,8 +49,6 @@ BLOCK_SIZE = 32
 BUDGET = 2048
 SLOW_SHARE = 0.5
 """Peers but vLLM get lengths cut to this share of the shape's: they take many times as long."""
-
-_MIB = 1024**2
 
 
 def requests(count: int, *, share: float = 1.0) -> list[PlannedRequest]:
@@ -130,17 +140,13 @@ def _started(settings: EngineSettings, offered: int) -> RunStarted:
     )
 
 
-def engine(shape: str, dtype: str, threads: int = 1) -> TorchExecutor:
-    """A loaded engine with room for all of its requests at once."""
+def settings_of(shape: str, dtype: str, threads: int = 1) -> EngineSettings:
+    """An engine with room for all of its requests at once."""
     model, count = SHAPES[shape]
     blocks = count * -(-(512 + 128) // BLOCK_SIZE)
-    executor = TorchExecutor(
-        EngineSettings(
-            model=model, device="cpu", dtype=DTYPES[dtype], threads=threads, kv_blocks=blocks, block_size=BLOCK_SIZE
-        )
+    return EngineSettings(
+        model=model, device="cpu", dtype=DTYPES[dtype], threads=threads, kv_blocks=blocks, block_size=BLOCK_SIZE
     )
-    executor.load()
-    return executor
 
 
 class Engines:
@@ -153,7 +159,8 @@ class Engines:
     def of(self, threads: int) -> TorchExecutor:
         """The engine on so many threads."""
         if threads not in self._loaded:
-            self._loaded[threads] = engine(self._shape, self._dtype, threads)
+            self._loaded[threads] = TorchExecutor(settings_of(self._shape, self._dtype, threads))
+            self._loaded[threads].load()
         torch.set_num_threads(threads)
         return self._loaded[threads]
 
@@ -189,37 +196,6 @@ def host_us_per_step(played: Played, batch: int) -> float:
     return sorted(gaps)[len(gaps) // 4] / NS_PER_US
 
 
-def read_bandwidth_gb_per_s() -> float:
-    """The best of several reads of a buffer far larger than any cache, one thread."""
-    buffer = torch.ones(256 * _MIB // 4)
-    best = 0.0
-    for _ in range(5):
-        began = time.thread_time()
-        buffer.sum()
-        best = max(best, buffer.nbytes / (time.thread_time() - began) / 1e9)
-    return best
-
-
-def share_of_limit(executor: TorchExecutor, bandwidth_gb_per_s: float, *, batch: int, context: int) -> float:
-    """Decode steps of ``batch`` requests at ``context``: time to read weights and KV once, over CPU time taken."""
-    from gpu_runner.calibrate.grid import Point
-    from gpu_runner.calibrate.measure import Bench
-
-    executor.start()
-    point = Point(batch=batch, context=context, steps=8)
-    bench = Bench(executor)
-    began = time.process_time()
-    measured = bench.measure(point, number=0, round_=0)
-    taken = (time.process_time() - began) / (len(measured) + 1)
-    shape: StepShape = measured[len(measured) // 2].shape
-    dtype = executor.settings.dtype
-    # Weights are held in the format that arithmetic runs in, which may be wider than that of the pages.
-    touched = executor.info.weight_bytes(executor.arithmetic) + shape.context_tokens * executor.info.bytes_per_token(
-        dtype
-    )
-    return touched / (bandwidth_gb_per_s * 1e9) / taken
-
-
 def evidence_overhead(played: Played) -> float:
     """Share of the run's wall time spent in writing evidence and sampling."""
     span = played.observer.steps[-1].available_ns - played.observer.steps[0].planned_ns
@@ -243,8 +219,9 @@ def measure(extents: dict[str, Extent], only: frozenset[str]) -> dict[str, Any]:
 
     Empty, it names all; else shapes, number formats (``S_bf16``) and peers, each kind all if none of it is named.
     """
-    bandwidth = read_bandwidth_gb_per_s()
-    figures: dict[str, Any] = {"read_bandwidth_gb_per_s": round(bandwidth, 1)}
+    figures: dict[str, Any] = {"read_bandwidth_gb_per_s": round(limits.read_bandwidth() / 1e9, 1)}
+    for name, dtype in DTYPES.items():
+        figures[f"gemm_rate_gflop_per_s_{name}"] = round(limits.gemm_rate(dtype) / 1e9, 1)
     figures["requests_count"] = {name: SHAPES[name][1] for name in extents}
     figures["length_share"] = {name: round(extent.share, 3) for name, extent in extents.items()}
     peers: dict[str, dict[str, float | str]] = {name: {} for name in _named(engines.ENGINES, only)}
@@ -254,16 +231,18 @@ def measure(extents: dict[str, Extent], only: frozenset[str]) -> dict[str, Any]:
         shape, dtype = places[label]
         extent = extents[shape]
         harness.say(f"{label} ...")
+        figures |= _limits(shape, dtype, extent)
         loaded = Engines(shape, dtype)
-        figures |= _alone(loaded.of(1), label, extent, bandwidth)
+        figures |= _alone(loaded.of(1), label, extent)
         if dtype == "fp32" and not extent.fp32_peers:
             continue
         for name, its in peers.items():
             if "missing" not in its:
                 harness.say(f"{label} beside {name} ...")
                 its |= beside_peer(name, loaded, shape, dtype, extent)
-    limits = [name for name in figures if name.startswith("share_of_limit_decode_")]
-    figures["share_of_limit_decode"] = figures[limits[-1]]
+        figures |= _most_over_transformers(peers.get("transformers", {}), shape, dtype, extent)
+    shares = [name for name in figures if name.startswith("share_of_limit_decode_")]
+    figures["share_of_limit_decode"] = figures[shares[-1]]
     return {**figures, "peers": peers}
 
 
@@ -272,16 +251,32 @@ def _named(known: Iterable[str], only: frozenset[str]) -> list[str]:
     return [name for name in names if name in only] or names
 
 
-def _alone(executor: TorchExecutor, label: str, extent: Extent, bandwidth: float) -> dict[str, Any]:
+def _limits(shape: str, dtype: str, extent: Extent) -> dict[str, Any]:
+    """Figures against the physical limits, by an engine of their own that is gone afterwards."""
+    count = SHAPES[shape][1]
+    traffic = requests(count, share=extent.share)
+    with watched(settings_of(shape, dtype)) as executor:
+        return limits.of_engine(executor, f"{shape}_{dtype}", count, lambda engine: play(engine, traffic, size=count))
+
+
+def _most_over_transformers(its: dict[str, float | str], shape: str, dtype: str, extent: Extent) -> dict[str, float]:
+    """What is physically possible over the speed in ``its``; nothing where there is none."""
+    model, count = SHAPES[shape]
+    speed = its.get(f"tokens_per_cpu_s_{shape}_{dtype}")
+    if not isinstance(speed, float):
+        return {}
+    most = limits.most_over(model, DTYPES[dtype], requests(count, share=extent.share * SLOW_SHARE), speed)
+    return {f"most_over_transformers_{shape}_{dtype}": round(most, 1)}
+
+
+def _alone(executor: TorchExecutor, label: str, extent: Extent) -> dict[str, Any]:
     """Figures of ours that need no peer."""
     count = SHAPES[label[0]][1]
     traffic = requests(count, share=extent.share)
     run = play(executor, traffic, size=count)
-    limit = share_of_limit(executor, bandwidth, batch=count, context=360)
     figures: dict[str, Any] = {
         f"tokens_per_cpu_s_{label}": round(run.output_tokens / run.cpu_s, 1),
         f"wall_s_{label}": round(run.wall_s, 2),
-        f"share_of_limit_decode_{label}": round(limit, 3),
     }
     if label == "S_fp32":
         with_evidence = play(executor, traffic, size=count, evidence=True)
@@ -302,7 +297,9 @@ def full(only: frozenset[str] = frozenset()) -> harness.Figures:
     return measure({"S": Extent(1.0, turns), "M": Extent(0.25, turns), "L": Extent(0.2, {1: 1, 2: 3})}, only)
 
 
-PARTS = (*SHAPES, *(f"{shape}_{dtype}" for shape in SHAPES for dtype in DTYPES), *engines.ENGINES)
+LABELS = tuple(f"{shape}_{dtype}" for shape in SHAPES for dtype in DTYPES)
+PARTS = (*SHAPES, *LABELS, *engines.ENGINES)
+COUNTS = frozenset(f"most_over_transformers_{label}" for label in LABELS)
 
 if __name__ == "__main__":
-    sys.exit(harness.main("engine", quick=quick, full=full, parts=PARTS))
+    sys.exit(harness.main("engine", quick=quick, full=full, counts=COUNTS, parts=PARTS))
