@@ -4,6 +4,7 @@ Nothing here is kept: each export is written into a folder of the caller's, tabl
 record, so that memory does not grow with the run.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from django.db.models import Sum
 
 from controlplane.errors import ConflictError
-from controlplane.evidence.models import Segment
+from controlplane.evidence.models import Artifact, Segment
 from controlplane.evidence.selectors import artifacts
 from controlplane.runs.models import Run
 from controlplane.workloads.selectors import copy_file
@@ -104,12 +105,25 @@ def records_of(run: Run, folder: Path, *, purpose: str) -> Iterator[Record]:
     return read_records(_one_by_one(run, folder))
 
 
-def copied_table(run: Run, name: str, folder: Path) -> Path:
-    """A copy of table ``name`` of the current attempt in ``folder``; `ConflictError` when the run has none."""
+def records_digest(run: Run) -> str:
+    """Digest over the segments of the current attempt: equal exactly while no record was added."""
+    found = hashlib.sha256(f"{run.pk}/{run.attempt}".encode())
+    for segment in _segments(run):
+        found.update(segment.sha256.encode())
+    return found.hexdigest()
+
+
+def stored_table(run: Run, name: str) -> Artifact:
+    """Table ``name`` of the current attempt as it is stored; `ConflictError` when the run has none."""
     stored = artifacts(run=run).filter(name=f"{name}.parquet").first()
     if stored is None:
         raise ConflictError(f"{run.pk} has no {name} table in attempt {run.attempt}: it is written at a run's end")
-    return copy_file(stored.file, folder / f"{name}.parquet")
+    return stored
+
+
+def copied_table(run: Run, name: str, folder: Path) -> Path:
+    """A copy of table ``name`` of the current attempt in ``folder``; `ConflictError` when the run has none."""
+    return copy_file(stored_table(run, name).file, folder / f"{name}.parquet")
 
 
 def _timeline(run: Run, target: Path) -> None:

@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.test import Client
 
+from controlplane.evidence import exports
 from controlplane.evidence.models import Artifact, Segment
 from controlplane.runs.models import Run
 from scheduler_core.evidence.path.slowest import MEASURES
@@ -89,3 +91,58 @@ def test_without_evidence_the_page_says_so(world: World, page: Client) -> None:
     response = page.get(f"/runs/{world.run.pk}/requests/")
     assert response.status_code == 200
     assert "has no requests table" in response.content.decode()
+
+
+@pytest.fixture
+def read(monkeypatch: Any) -> list[str]:
+    """Names of stored files, as they are read."""
+    names: list[str] = []
+    copy = exports.copy_file
+
+    def noting(stored: Any, target: Path) -> Path:
+        names.append(Path(stored.name).name)
+        return copy(stored, target)
+
+    monkeypatch.setattr(exports, "copy_file", noting)
+    return names
+
+
+def test_a_second_view_reads_no_stored_file(world: World, page: Client, read: list[str]) -> None:
+    address = f"/runs/{world.run.pk}/requests/"
+
+    def main(query: str = "") -> str:
+        return page.get(address + query).content.decode().partition('<main id="main"')[2]
+
+    first = main()
+    assert len(read) == Segment.objects.count() + 1 > 3
+    read.clear()
+    assert main() == first and "Critical path of request" in first
+    main("?request=777")
+    assert len(read) == Segment.objects.count()  # that these records know no such request has to be found out once
+    read.clear()
+    assert "request 777 has no token" in main("?request=777")
+    assert read == []
+
+
+def test_what_was_kept_of_other_evidence_is_not_shown(world: World, page: Client, read: list[str]) -> None:
+    """A run that goes on stores more records, a retried one others: both have another digest."""
+    address = f"/runs/{world.run.pk}/requests/"
+    page.get(address)
+    read.clear()
+    last = Segment.objects.order_by("number").last()
+    assert last is not None
+    last.delete()
+    page.get(address)
+    assert len(read) == Segment.objects.count()
+
+
+def test_without_a_cache_each_view_reads_anew(world: World, page: Client, read: list[str], monkeypatch: Any) -> None:
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no cache here")
+
+    for name in ("get", "set"):
+        monkeypatch.setattr(cache, name, unreachable)
+    for _ in range(2):
+        read.clear()
+        assert "Critical path of request" in page.get(f"/runs/{world.run.pk}/requests/").content.decode()
+        assert len(read) == Segment.objects.count() + 1
