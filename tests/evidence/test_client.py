@@ -1,5 +1,6 @@
 """Evidence of a server seen from outside: figures worked out by hand from the records of a load client."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,25 @@ def test_no_first_token_is_no_sample_and_no_success(tmp_path: Path) -> None:
     assert summary.metrics["completion_share"].value == 0.5
     assert summary.reasons == {"failed: stream: the stream ended without a token": 1}
     assert summary.audit.passed
+
+
+def test_cost_of_a_server_counts_the_prompts_that_its_client_knows_were_computed(tmp_path: Path) -> None:
+    """Prompts of 8 tokens; a second at 3.60 an hour: 0.001.
+
+    Request 0 finds 3 of its prompt and gives 4 tokens: 5 + 4. Request 1 fails after 3 tokens: 8 + 3. Request 2 fails
+    without one: what was computed of its prompt nobody knows, and the figure says so.
+    """
+    scene = Scene(3).request(0, 0, [(100, 2), (1000, 2)], cached_tokens=3)
+    scene.request(1, 0, [(300, 3)], outcome="failed", end=400, reason="gone")
+    scene.request(2, 0, [], outcome="failed", end=500, reason="gone")
+    scene.records[0] = replace(scene.records[0], target={"server": {"sources": [{"price_per_hour": 3.6}]}})  # type: ignore[call-arg]
+    found = scene.finalise(tmp_path).metrics
+    assert found["cost_of_devices"].value == pytest.approx(0.001)
+    assert found["cost_per_million_tokens"].value == pytest.approx(250)
+    assert found["wasted_work_share"].value == pytest.approx(11 / 20)
+    assert found["wasted_tokens_share"].value == pytest.approx(3 / 7)
+    assert found["cost_of_failures"].value == pytest.approx(0.00055)
+    assert found["cost_of_failures"].note.endswith("nobody saw what was computed: 1")
 
 
 def test_three_counts_side_by_side_and_throughput_says_what_it_counts(tmp_path: Path) -> None:

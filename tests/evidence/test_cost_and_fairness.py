@@ -58,8 +58,51 @@ def test_cost_of_failures() -> None:
     """One of two requests fails after its two tokens: half of the 6e-5 bought nothing, and 2 valid tokens cost 30."""
     found = summary(two_tenants(fails=True), 3.6).metrics
     assert found["cost_per_million_tokens"].value == pytest.approx(30.0)
-    assert found["wasted_tokens_share"].value == pytest.approx(0.5)
+    assert found["wasted_tokens_share"].value == found["wasted_work_share"].value == pytest.approx(0.5)
     assert found["cost_of_failures"].value == pytest.approx(3e-5)
+
+
+def test_work_for_a_request_that_fails_before_its_first_token_costs_too() -> None:
+    """a0 takes 10 prompt and 2 output tokens; 4 of b1's 10 prompt tokens are computed, then it fails: 4 of 16 tokens.
+
+    So a quarter of the 6e-5 bought nothing, although not one output token was lost.
+    """
+    scene = Scene(2)
+    scene.arrive(0, 0)
+    scene.admit(0, 0)
+    scene.step(0, 5, [(0, 10)])
+    scene.step(5, 10, [(0, 1)])
+    scene.finish(0, 10)
+    scene.arrive(1, 10)
+    scene.admit(1, 10)
+    scene.step(10, 50, [(1, 4)])
+    scene.finish(1, 60, outcome="failed")
+    found = summary(scene, 3.6).metrics
+    assert (found["wasted_work_share"].value, found["wasted_tokens_share"].value) == (0.25, 0.0)
+    assert found["cost_of_failures"].value == pytest.approx(1.5e-5)
+
+
+def test_what_was_found_in_a_cache_was_not_computed_and_what_was_lost_was_twice() -> None:
+    """b1 finds 6 of its 10 prompt tokens, computes 4 for its first token, is preempted, computes all 11 again, fails.
+
+    That is 4 + 11 + 2 of its tokens (the last step gives its second), beside 10 + 2 of a0: 17 of 29.
+    """
+    scene = Scene(2)
+    scene.arrive(0, 0)
+    scene.admit(0, 0)
+    scene.step(0, 5, [(0, 10)])
+    scene.step(5, 10, [(0, 1)])
+    scene.finish(0, 10)
+    scene.arrive(1, 10)
+    scene.admit(1, 10, hit=6)
+    scene.step(10, 20, [(1, 4)])
+    scene.preempt(1, 20)
+    scene.admit(1, 30)
+    scene.step(30, 50, [(1, 11, "recompute")])
+    scene.finish(1, 60, outcome="failed")
+    found = summary(scene, 3.6).metrics
+    assert found["wasted_work_share"].value == pytest.approx(17 / 29)
+    assert found["wasted_tokens_share"].value == pytest.approx(2 / 4)
 
 
 def test_where_nothing_finished_all_that_was_paid_is_the_cost_of_failures() -> None:

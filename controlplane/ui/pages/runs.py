@@ -23,7 +23,7 @@ from controlplane.ui.editor import without_empty
 from controlplane.ui.formulas import formulas_switch
 from controlplane.ui.listing import Filter, equals, listing
 from scheduler_core.evidence.account import account
-from scheduler_core.evidence.metrics.cost import COST, FAILURES, PAID
+from scheduler_core.evidence.metrics.cost import COST_FIGURES, PAID
 from scheduler_core.evidence.schema import RunSummary
 from scheduler_core.spec.fork import ForkSpec
 from scheduler_core.spec.parse import parse
@@ -53,8 +53,6 @@ DEVICE_FIGURES = (
     "expert_dropped_share",
     "step_p99_ms",
 )
-
-COST_FIGURES = (COST, PAID, FAILURES, "wasted_tokens_share")
 
 _GROUPS = {
     "open": ("not ended", Q(state__in=[*WAITING_STATES, *LEASED_STATES])),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from scheduler_core.evidence.client.fold import ClientFold
 from scheduler_core.evidence.client.observations import Observations
 from scheduler_core.evidence.metrics.client import rate
+from scheduler_core.evidence.metrics.cost import COST_FIGURES
 from scheduler_core.evidence.metrics.metric import absent, present
 from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.schema import Absence, Figure
@@ -14,9 +15,10 @@ from scheduler_core.types.time import NS_PER_MS, Ns
 # Fields and figures that a client's own stamps can give.
 MEASURABLE = ("ttft", "tpot", "tpot_steady", "longest_gap", "e2e", "itl", "chunk_gap", "send_delay")
 RUN_FIGURES = (
-    "throughput_tokens_per_s", "throughput_finished_tokens_per_s", "throughput_requests_per_s", "goodput_rps",
-    "attainment_share", "completion_share", "rejection_share", "timeout_share", "failure_share", "cut_off_share",
-    "window_s", "stall_share", "decode_jitter_ms", "cold_ttft_mean_ms", "chunk_tokens_mean",
+    "throughput_tokens_per_s", "throughput_peak_tokens_per_s", "throughput_finished_tokens_per_s",
+    "throughput_requests_per_s", "goodput_rps", "attainment_share", "completion_share", "rejection_share",
+    "timeout_share", "failure_share", "cut_off_share", "window_s", "stall_share", "decode_jitter_ms",
+    "cold_ttft_mean_ms", "chunk_tokens_mean", *COST_FIGURES,
 )  # fmt: skip
 SERVER_NOTE = "from the server's metrics"
 NOT_EXPORTED = "no metric source exports it"

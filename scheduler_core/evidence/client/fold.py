@@ -160,6 +160,7 @@ class ClientFold:
             "output_tokens": stream.tokens,
             "hit_tokens": _int(stream.cached_tokens),
             "arrival_ns": arrived.at_ns,
+            "prefilled_tokens": _int(stream.prefilled_tokens),
             "ended_ns": record.at_ns,
             "first_token_ns": _int(first),
             "last_token_ns": _int(last),

@@ -43,6 +43,17 @@ class Stream:
         """Tokens so far."""
         return sum(count for _, count in self.chunks)
 
+    @property
+    def prefilled_tokens(self) -> int | None:
+        """Prompt tokens that its first token took: those that the server did not say it found in its cache.
+
+        None without a token: how much of the prompt was computed by then, no client can see.
+        """
+        if not self.chunks:
+            return None
+        prompt = self.arrived.prompt_tokens if self.prompt_tokens is None else self.prompt_tokens
+        return prompt - min(prompt, self.cached_tokens or 0)
+
     def chunk_gaps(self) -> Iterator[tuple[Ns, Ns, int]]:
         """(time, wait since the chunk before, tokens) of each chunk but the first."""
         for (before, _), (at, count) in pairwise(self.chunks):

@@ -52,7 +52,7 @@ from scheduler_core.types.records import (
 )
 from scheduler_core.types.time import Ns
 
-_DECODE, _RECOMPUTE = Phase.DECODE.value, Phase.RECOMPUTE.value
+_PREFILL, _DECODE, _RECOMPUTE = Phase.PREFILL.value, Phase.DECODE.value, Phase.RECOMPUTE.value
 _STALLED = IntervalClass.STALLED.value
 _MODEL_LOAD = IntervalClass.MODEL_LOAD.value
 
@@ -316,7 +316,9 @@ class RunFold:
             line.join(shape, phase, loads)
             line.steps += 1
             line.work += shape.work_ns
-            if phase == _RECOMPUTE:
+            if phase == _PREFILL:
+                line.prefilled += length
+            elif phase == _RECOMPUTE:
                 line.recomputed += length
             if has_prefill and phase == _DECODE:
                 line.gap_prefill = True
@@ -399,6 +401,7 @@ class RunFold:
             labels.changes.code(line.degraded) if line.degraded else MISSING,
             line.host_hit_tokens,
             line.shared_tokens,
+            line.prefilled,
             *line.segments,
         )
 

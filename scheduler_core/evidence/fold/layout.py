@@ -13,7 +13,7 @@ REQUEST_INTS = (
     "preemptions", "recomputed_tokens", "steps", "stalled_steps", "arrival_ns", "ended_ns", "first_token_ns",
     "last_token_ns", "first_gap_ns", "longest_gap_ns", "longest_gap_index", "longest_gap_cause", "stall_cause",
     "outcome", "stage", "reason", "cold", "queue_first_ns", "prefill_first_ns", "hidden_ns", "pauses", "degraded",
-    "host_hit_tokens", "shared_tokens",
+    "host_hit_tokens", "shared_tokens", "prefilled_tokens",
 )  # fmt: skip
 SEGMENT_COLUMNS = tuple(f"{name}_ns" for name in SEGMENTS)
 STEP_INTS = (

@@ -75,6 +75,7 @@ class Timeline:
         "pending",
         "pending_end",
         "preemptions",
+        "prefilled",
         "recomputed",
         "rehit_tokens",
         "segments",
@@ -103,7 +104,7 @@ class Timeline:
         self.last_token: Ns | None = None
         self.tokens = self.chunks = self.steps = self.stalled_steps = self.preemptions = self.recomputed = 0
         self.hit_tokens: int | None = None
-        self.rehit_tokens = self.host_hit_tokens = self.shared_tokens = 0
+        self.rehit_tokens = self.host_hit_tokens = self.shared_tokens = self.prefilled = 0
         self.first_gap: Ns | None = None
         self.longest_gap: Ns | None = None
         self.longest_index = 0

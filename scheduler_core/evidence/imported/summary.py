@@ -165,7 +165,10 @@ def _chunk_columns(run: MeasuredRun) -> Iterator[tuple[Ints, Floats, Ints]]:
 
 def _rows(run: MeasuredRun, labels: Labels) -> dict[str, Ints]:
     rows = {name: np.zeros(len(run.requests), dtype=np.int64) for name in (*REQUEST_INTS, *SEGMENT_COLUMNS)}
-    for name in ("longest_gap_cause", "stall_cause", "hit_tokens", "queue_first_ns", "prefill_first_ns", "degraded"):
+    for name in (
+        "longest_gap_cause", "stall_cause", "hit_tokens", "queue_first_ns", "prefill_first_ns", "degraded",
+        "prefilled_tokens",
+    ):  # fmt: skip
         rows[name][:] = MISSING
     for index, request in enumerate(run.requests):
         for name, value in _row(index, request, labels).items():

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from scheduler_core.evidence.columns import MISSING, Ints
 from scheduler_core.evidence.metrics.metric import Metric, absent, present
 from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.evidence.tables.run_tables import RunTables, instances_of
@@ -11,6 +14,9 @@ from scheduler_core.types.time import NS_PER_S
 COST = "cost_per_million_tokens"
 PAID = "cost_of_devices"
 FAILURES = "cost_of_failures"
+WASTED_WORK = "wasted_work_share"
+WASTED_TOKENS = "wasted_tokens_share"
+COST_FIGURES = (COST, PAID, FAILURES, WASTED_WORK, WASTED_TOKENS)
 _UNIT = "currency"
 
 
@@ -45,14 +51,37 @@ def paid(run: RunTables) -> float | None:
     )
 
 
-def wasted_share(run: RunTables) -> float | None:
-    """Share of the output tokens of measured requests that went to requests which did not finish."""
-    tokens, measured = run.requests.rows["output_tokens"], run.requests.measured
+def tokens_worked(run: RunTables) -> Ints:
+    """Tokens computed for each request: of its prompt, once or again after it lost them, and of its answer.
+
+    Prompt tokens found in a cache were not computed. Where nobody saw what was computed of a prompt, none is counted.
+    """
+    rows = run.requests.rows
+    prompt = np.maximum(rows["prefilled_tokens"], 0)
+    return np.asarray(prompt + rows["recomputed_tokens"] + rows["output_tokens"], dtype=np.int64)
+
+
+def wasted_share(run: RunTables, tokens: Ints) -> float | None:
+    """Share of ``tokens`` of the measured requests that went to requests which did not finish; None of no tokens."""
+    measured = run.requests.measured
     produced = float(tokens[measured].sum())
     return float(tokens[measured & ~run.requests.finished].sum()) / produced if produced else None
 
 
-def _priced(name: str, formula: str, value: Callable[[RunTables, float], float | None], why: str) -> Metric:
+def _unseen(run: RunTables) -> str:
+    """What is not in the work of requests that did not finish, for want of anybody who saw it."""
+    unseen = run.requests.measured & (run.requests.rows["prefilled_tokens"] == MISSING)
+    count = int(unseen.sum())
+    return f"requests without a token, of whose prompts nobody saw what was computed: {count}" if count else ""
+
+
+def _priced(
+    name: str,
+    formula: str,
+    value: Callable[[RunTables, float], float | None],
+    why: str,
+    note: Callable[[RunTables], str] = lambda run: "",
+) -> Metric:
     """A figure in the currency of the declared price; ``why`` it may be absent in spite of a price."""
 
     def compute(run: RunTables) -> Figure:
@@ -60,7 +89,7 @@ def _priced(name: str, formula: str, value: Callable[[RunTables, float], float |
         if spent is None:
             return absent(_UNIT, Absence.NOT_MEASURED, "no price was declared")
         found = value(run, spent)
-        return absent(_UNIT, Absence.NOT_APPLICABLE, why) if found is None else present(found, _UNIT)
+        return absent(_UNIT, Absence.NOT_APPLICABLE, why) if found is None else present(found, _UNIT, note=note(run))
 
     return Metric(name, _UNIT, formula, "lower", "run", "one per run", compute)
 
@@ -74,15 +103,22 @@ def _failures(run: RunTables, spent: float) -> float | None:
     """Where nothing finished, all that was paid bought nothing, with tokens or without."""
     if not (run.requests.measured & run.requests.finished).any():
         return spent if run.requests.measured.any() else None
-    wasted = wasted_share(run)
+    wasted = wasted_share(run, tokens_worked(run))
     return None if wasted is None else spent * wasted
 
 
-def _wasted(run: RunTables) -> Figure:
-    found = wasted_share(run)
-    return (
-        absent("share", Absence.NOT_APPLICABLE, "no token was produced") if found is None else present(found, "share")
-    )
+def _wasted_work(run: RunTables) -> Figure:
+    found = wasted_share(run, tokens_worked(run))
+    if found is None:
+        return absent("share", Absence.NOT_APPLICABLE, "no token was computed")
+    return present(found, "share", note=_unseen(run))
+
+
+def _wasted_tokens(run: RunTables) -> Figure:
+    found = wasted_share(run, run.requests.rows["output_tokens"])
+    if found is None:
+        return absent("share", Absence.NOT_APPLICABLE, "no token was produced")
+    return present(found, "share")
 
 
 def cost_metrics() -> Iterable[Metric]:
@@ -91,7 +127,10 @@ def cost_metrics() -> Iterable[Metric]:
                   _per_million, "nothing finished, so there is no valid token")  # fmt: skip
     yield _priced(PAID, "price of the devices over the measured window, each for as long as it was held",
                   lambda run, spent: spent, "")  # fmt: skip
-    yield _priced(FAILURES, "cost_of_devices x wasted_tokens_share; all of it where no request finished",
-                  _failures, "nothing was measured")  # fmt: skip
-    yield Metric("wasted_tokens_share", "share", "output tokens of measured requests that did not finish / all of them",
-                 "lower", "run", "one per run", _wasted)  # fmt: skip
+    yield _priced(FAILURES, "cost_of_devices x wasted_work_share; all of it where no request finished",
+                  _failures, "nothing was measured", _unseen)  # fmt: skip
+    yield Metric(WASTED_WORK, "share", "tokens computed for measured requests that did not finish / for all of them; "
+                 "computed are prompt tokens that were not found in a cache, tokens computed again, and output tokens",
+                 "lower", "run", "one per run", _wasted_work)  # fmt: skip
+    yield Metric(WASTED_TOKENS, "share", "output tokens of measured requests that did not finish / all of them",
+                 "lower", "run", "one per run", _wasted_tokens)  # fmt: skip

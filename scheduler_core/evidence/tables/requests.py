@@ -247,6 +247,7 @@ class Requests:
             "host_hit_tokens": partial(self._hits, "host_hit_tokens"),
             "shared_tokens": partial(self._hits, "shared_tokens"),
             "uncached_prompt_tokens": self._uncached,
+            "prefilled_tokens": self._prefilled,
         }
 
     def _hits(self, column: str) -> Column:
@@ -255,6 +256,11 @@ class Requests:
     def _uncached(self) -> Column:
         left = self.rows["prompt_tokens"] - self.rows["hit_tokens"]
         return Column(left.astype(np.float64), "tokens", (self._never_looked_up,))
+
+    def _prefilled(self) -> Column:
+        """Prompt tokens computed for the first time."""
+        tokens = self.rows["prefilled_tokens"]
+        return Column(tokens.astype(np.float64), "tokens", ((Absence.NOT_MEASURED, tokens == MISSING),))
 
     @property
     def _never_looked_up(self) -> tuple[Absence, Mask]:
