@@ -1,8 +1,9 @@
-"""Which part of a run is measured."""
+"""Which part of a run is measured, and what was produced in it."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
-from scheduler_core.types.time import Ns
+from scheduler_core.types.time import NS_PER_S, Ns
 
 
 @dataclass
@@ -19,6 +20,8 @@ class Window:
     end_ns: Ns = 0
     tokens: int = 0
     tokens_at_end: int = 0
+    _seconds: Counter[int] = field(default_factory=Counter)
+    _seconds_since_end: Counter[int] = field(default_factory=Counter)
 
     def arrived(self, request: int, at_ns: Ns) -> None:
         """A request arrived; the first measured one opens the window."""
@@ -26,13 +29,45 @@ class Window:
             self.start_ns = at_ns
             self.tokens = 0
 
+    def emitted(self, at_ns: Ns, tokens: int) -> None:
+        """``tokens`` tokens became available at one time; below 0 where fewer had come than were told."""
+        self.tokens += tokens
+        if self.start_ns is not None:
+            self._seconds_since_end[max(0, at_ns - self.start_ns) // NS_PER_S] += tokens
+
     def ended(self, request: int, at_ns: Ns) -> None:
         """A request ended; a measured one extends the window."""
         if request >= self.opens_with and at_ns >= self.end_ns:
             self.end_ns = at_ns
             self.tokens_at_end = self.tokens
+            self._seconds.update(self._seconds_since_end)
+            self._seconds_since_end.clear()
 
     @property
     def span_ns(self) -> Ns:
         """Length of the window."""
         return 0 if self.start_ns is None else max(0, self.end_ns - self.start_ns)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens produced in the window by its length; None for a window of no length."""
+        return self.tokens_at_end * NS_PER_S / self.span_ns if self.span_ns else None
+
+    @property
+    def peak_tokens_per_s(self) -> float | None:
+        """Highest token rate among the whole seconds of the window from its start; None for a window of no length.
+
+        What is left over after the last whole second belongs to it, and a window shorter than a second is one part: no
+        token is left out and no part is shorter than a second unless the window is. `tokens_per_s` is then the mean of
+        the parts' rates weighted by their lengths, which the highest of them cannot be below.
+        """
+        span = self.span_ns
+        if not span:
+            return None
+        last = max(1, span // NS_PER_S) - 1
+        parts: Counter[int] = Counter()
+        for second, tokens in self._seconds.items():
+            parts[min(second, last)] += tokens
+        lengths = {last: span - last * NS_PER_S}
+        rates = (tokens * NS_PER_S / lengths.get(part, NS_PER_S) for part, tokens in parts.items())
+        return max((0.0, *rates))

@@ -24,7 +24,11 @@ SPELLED = {
     "slo": "SLO",
 }
 
-_TITLES = {"throughput_tokens_per_s": "Throughput", "throughput_requests_per_s": "Request throughput"}
+_TITLES = {
+    "throughput_tokens_per_s": "Throughput",
+    "throughput_peak_tokens_per_s": "Peak throughput",
+    "throughput_requests_per_s": "Request throughput",
+}
 
 
 def metric_title(name: str) -> str:

@@ -107,7 +107,7 @@ class ClientFold:
             stream = self._open.get(request)
             if stream is not None:
                 stream.chunks.append((at, tokens))
-                self.window.tokens += tokens
+                self.window.emitted(at, tokens)
 
     def _answered(self, record: Answered) -> None:
         stream = self._open.get(record.request)
@@ -116,10 +116,11 @@ class ClientFold:
         stream.prompt_tokens, stream.cached_tokens = record.prompt_tokens, record.cached_tokens
         stream.queue_ns = record.queue_ns
         if record.counts is not None:
-            before = stream.tokens
+            before = stream.chunks
             if stream.correct(record.counts):
                 self.estimated += 1
-                self.window.tokens += stream.tokens - before
+                for (at, told), (_, tokens) in zip(before, stream.chunks, strict=True):
+                    self.window.emitted(at, tokens - told)
 
     def _finished(self, record: Finished) -> None:
         stream = self._open.pop(record.request, None)
@@ -159,8 +160,8 @@ class ClientFold:
             "output_limit": arrived.output_limit,
             "output_tokens": stream.tokens,
             "hit_tokens": _int(stream.cached_tokens),
-            "arrival_ns": arrived.at_ns,
             "prefilled_tokens": _int(stream.prefilled_tokens),
+            "arrival_ns": arrived.at_ns,
             "ended_ns": record.at_ns,
             "first_token_ns": _int(first),
             "last_token_ns": _int(last),

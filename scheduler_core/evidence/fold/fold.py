@@ -240,7 +240,7 @@ class RunFold:
             if rows or record.stalled:
                 self._account(record.instance, shape, rows, record.stalled, {})
             crowd.step(shape, has_prefill=counts.prefilling > 0)
-            self.window.tokens += len(crowd.members)
+            self.window.emitted(shape.end_ns, len(crowd.members))
             self._row(record, record.id + number, shape, counts, blocks, idle)
 
     def _enter(self, crowd: Crowd, fresh: list[int]) -> list[int]:
@@ -337,7 +337,7 @@ class RunFold:
         if self.outages.waiting:
             self.outages.served(request, at_ns)
         wait = line.emit(at_ns, tokens)
-        self.window.tokens += tokens
+        self.window.emitted(at_ns, tokens)
         if self._chunks is not None:
             self._chunks.append(request, line.chunks - 1, at_ns, tokens, _int(wait))
         if wait is None:

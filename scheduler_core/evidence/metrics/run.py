@@ -152,7 +152,11 @@ def _model_load(run: RunTables) -> Figure:
 def _rates() -> list[Metric]:
     return [
         _run("throughput_tokens_per_s", "tokens/s", "output tokens produced in the window / its length, whoever "
-             "they were for", "higher", lambda run: _ratio(run.window.tokens_at_end, run.window_s)),
+             "they were for", "higher", lambda run: run.window.tokens_per_s),
+        _run("throughput_peak_tokens_per_s", "tokens/s", "most output tokens of a second of the window / its length: "
+             "the tokens of each chunk when it came, whole seconds from the window's start, the last one with what is "
+             "left over, all of a window shorter than one; never below throughput_tokens_per_s", "none",
+             lambda run: run.window.peak_tokens_per_s),
         _run("throughput_finished_tokens_per_s", "tokens/s", "output tokens of finished measured requests / length "
              "of the window", "higher", _finished_tokens),
         _run("throughput_requests_per_s", "requests/s", "finished measured requests / length of the window",
