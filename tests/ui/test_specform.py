@@ -294,3 +294,10 @@ def test_a_list_of_names_is_read_with_its_spaces() -> None:
 def test_units_of_links_are_written_as_people_write_them() -> None:
     assert label_of("link_gb_per_s") == ("Link", "GB/s")
     assert label_of("link_latency_us") == ("Link latency", "µs")
+
+
+def test_a_label_that_names_its_unit_does_not_name_it_twice() -> None:
+    assert label_of("host_blocks") == ("Host blocks", "")
+    assert label_of("tokens") == ("Tokens", "")
+    assert label_of("block_size") == ("Block size", "tokens")
+    assert label_of("think_s") == ("Think time", "s")

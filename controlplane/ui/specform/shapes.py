@@ -210,7 +210,7 @@ _LABELS_IN: dict[tuple[type[BaseModel] | None, str], str] = {(pools.Scaling, "by
 def label_of(name: str, model: type[BaseModel] | None = None) -> tuple[str, str]:
     """(label, unit) of a field by its name, and where it means something else there, its ``model``.
 
-    ``max_wait_ms`` is "Max wait" in "ms".
+    ``max_wait_ms`` is "Max wait" in "ms"; "Host blocks" say their unit themselves.
     """
     if (model, name) in _LABELS_IN:
         return _LABELS_IN[model, name], ""
@@ -222,7 +222,7 @@ def label_of(name: str, model: type[BaseModel] | None = None) -> tuple[str, str]
     stem = re.sub(r"_(gb_per_s|ms|us|ns|s)$", "", name)
     words = [_SPELLED.get(word, word) for word in stem.split("_")]
     text = " ".join(words)
-    return text[:1].upper() + text[1:], unit
+    return text[:1].upper() + text[1:], "" if words[-1] == unit else unit
 
 
 def summary_of(model: type[BaseModel]) -> str:
