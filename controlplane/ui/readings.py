@@ -58,6 +58,11 @@ def size(count: int | None) -> str:
     raise AssertionError("unreachable: GiB takes every amount")
 
 
+def tenths(value: float | None) -> str:
+    """A number to a tenth, for columns that add up: 39,670.5; a dash where there is none."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:,.1f}"
+
+
 def share(value: float | None) -> str:
     """A fraction as a percentage: 0.8421 reads "84.2 %"."""
     return "–" if value is None else wording.share(value)

@@ -145,8 +145,8 @@ class CacheSection(Spec):
     share_samples: bool | None = Field(
         None,
         description="Samples of one prompt (samples of the workload) share its KV blocks: the first one computes the "
-        "prompt, the others wait for that and copy the block that they write to. Off: each is a request of its own, "
-        "which a prefix cache may spare whole blocks.",
+        "prompt, the others wait for that and copy the block that they write to (copy on write). No, or absent: each "
+        "is a request of its own, which a prefix cache may spare whole blocks.",
     )
     watermark: Share | None = Field(
         None, description="Share of the pool kept free when a waiting request is admitted beside running ones."

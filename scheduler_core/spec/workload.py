@@ -380,17 +380,17 @@ class WorkloadSpec(Spec):
     lengths_scale: float = Field(1.0, gt=0, le=100, description="With profile: multiply its lengths by this.")
     rate_rps: PositiveFloat | None = Field(None, description="With profile: mean requests per second.")
     requests: PositiveInt | None = Field(None, le=_MOST_REQUESTS, description="How many requests to offer.")
+    samples: PositiveInt | None = Field(
+        None,
+        le=128,
+        description="Answers to each prompt, as n of the OpenAI API: so many requests at one moment, of one length, "
+        "cancelled together, each drawn with a seed of its own. Requests and rates then count prompts. Absent: 1.",
+    )
     tiers: dict[Name, Tier] = Field(default_factory=lambda: {"default": Tier()}, min_length=1, max_length=16)
     tenants: dict[Name, Tenant] = Field(default_factory=lambda: {"default": Tenant()}, min_length=1, max_length=64)
     prefix: Prefix | None = None
     sessions: Sessions | None = None
     cancels: Cancels | None = None
-    samples: PositiveInt | None = Field(
-        None,
-        le=128,
-        description="Answers to each prompt, as n of the OpenAI API: that many requests at once, each drawn with a "
-        "seed of its own, as long as the one and cancelled with it. requests and rates count prompts. Absent: 1.",
-    )
     others: Others | None = Field(
         None, description="Play one tenant or tier with more, fewer or no requests of everybody else."
     )

@@ -99,4 +99,7 @@ def difference(
 
 
 def _show(value: Any) -> str:
+    """A value as it is written in a policy."""
+    if isinstance(value, bool):
+        return str(value).lower()
     return "default" if value is None else str(value)

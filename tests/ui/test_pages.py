@@ -224,6 +224,15 @@ def test_a_run_shows_what_the_devices_of_an_instance_did(browser: Client, world:
     ]
 
 
+def test_a_run_says_what_samples_of_one_prompt_shared(browser: Client, world: World) -> None:
+    assert "shared with another sample" not in browser.get(path_of("run", world)).content.decode()
+    shared = {"shared_rate": {"value": 0.832, "unit": "share"}, "copied_on_write_blocks": {"value": 1200.0}}
+    summary = {**SUMMARY, "metrics": {**SUMMARY["metrics"], **shared}}
+    Run.objects.filter(pk=world.run.pk).update(summary=summary)
+    body = browser.get(path_of("run", world)).content.decode()
+    assert "83.2 % of the prompt tokens shared with another sample; 1,200 blocks copied on write" in body
+
+
 @pytest.mark.parametrize("status", ["404", "403"])
 def test_error_pages_say_what_to_do(status: str, browser: Client, teammate: User, world: World) -> None:
     client = browser if status == "404" else signed_in(teammate)

@@ -21,6 +21,13 @@ def test_numbers_keep_three_digits(value: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "text"), [(0, "0.0"), (39_670.52, "39,670.5"), (166.08, "166.1"), (None, "–"), (float("nan"), "–")]
+)
+def test_numbers_of_columns_that_add_up_keep_a_tenth(value: float | None, text: str) -> None:
+    assert readings.tenths(value) == text
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0 s"), (0.42, "0.42 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"),
      (7_800, "2 h 10 min"), (273_600, "3 d 4 h"), (None, "–")],

@@ -13,15 +13,15 @@ from controlplane.ui.pages.experiments import STARTING
 from controlplane.ui.setting import policy_setting
 from controlplane.ui.specform.building import Setting, build, node_paths
 from controlplane.ui.specform.editing import edit_rows, numbered
-from controlplane.ui.specform.nodes import Choice, Items, Leaf
+from controlplane.ui.specform.nodes import Choice, Group, Items, Leaf
 from controlplane.ui.specform.reading import read
-from controlplane.ui.specform.shapes import label_of
+from controlplane.ui.specform.shapes import label_of, summary_of
 from scheduler_core.policies.registry import manifests
 from scheduler_core.spec.experiment import ExperimentSpec
 from scheduler_core.spec.parse import parse
 from scheduler_core.spec.policy import PolicySpec
 from scheduler_core.spec.pools import Scaling
-from scheduler_core.spec.workload import WorkloadSpec
+from scheduler_core.spec.workload import Uniform, WorkloadSpec
 from scheduler_core.types.errors import InputError, Problem
 from scheduler_core.workload.profiles import profile_names
 
@@ -294,6 +294,8 @@ def test_a_list_of_names_is_read_with_its_spaces() -> None:
 def test_units_of_links_are_written_as_people_write_them() -> None:
     assert label_of("link_gb_per_s") == ("Link", "GB/s")
     assert label_of("link_latency_us") == ("Link latency", "µs")
+    assert label_of("throttle_requests_per_s") == ("Throttle requests", "per second")
+    assert label_of("age_ms_per_token") == ("Age", "ms per token")
 
 
 def test_a_label_that_names_its_unit_does_not_name_it_twice() -> None:
@@ -301,3 +303,9 @@ def test_a_label_that_names_its_unit_does_not_name_it_twice() -> None:
     assert label_of("tokens") == ("Tokens", "")
     assert label_of("block_size") == ("Block size", "tokens")
     assert label_of("think_s") == ("Think time", "s")
+
+
+def test_help_has_no_marks_of_code_and_what_is_folded_keeps_its_capitals() -> None:
+    assert summary_of(Uniform) == "Whole numbers from low to high, both included, equally likely."
+    group = Group("", "", children=[Leaf("", "", "TTFT"), Leaf("", "", "Reject KV share")])
+    assert group.labels == "TTFT, reject KV share"

@@ -195,7 +195,7 @@ class _Builder:
             leaf.control, leaf.choices = "select", (("true", "yes"), ("false", "no"))
         leaf.default = dict(leaf.choices).get(leaf.default, leaf.default)
         if leaf.control == "select" and leaf.value and leaf.value not in dict(leaf.choices):
-            leaf.choices += ((leaf.value, f"{leaf.value} (unknown)"),)
+            leaf.choices += ((leaf.value, f"{leaf.value} (not listed)"),)
         return leaf
 
     def _items(self, shape: Shape, name: str, path: str, label: str, info: FieldInfo, value: Any) -> Items:

@@ -115,4 +115,4 @@ class Items(Node):
 
 def _listed(nodes: list[Node]) -> str:
     names = [node.label or (node.question if isinstance(node, Choice) else "") for node in nodes]
-    return ", ".join(name.lower() for name in names)
+    return ", ".join(name if name[:2].isupper() else name[:1].lower() + name[1:] for name in names)

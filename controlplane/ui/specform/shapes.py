@@ -179,6 +179,9 @@ def _literals(options: list[Any]) -> tuple[str, ...]:
 _LISTS = {"number": "numbers", "text": "names"}
 _UNITS = {
     "_gb_per_s": "GB/s",
+    "_ms_per_token": "ms per token",
+    "_us_per_token": "µs per token",
+    "_per_s": "per second",
     "_rps": "requests/s",
     "_ms": "ms",
     "_us": "µs",
@@ -219,12 +222,12 @@ def label_of(name: str, model: type[BaseModel] | None = None) -> tuple[str, str]
         unit = "requests"
     if name in _LABELS:
         return _LABELS[name], unit
-    stem = re.sub(r"_(gb_per_s|ms|us|ns|s)$", "", name)
+    stem = re.sub(r"_(gb_per_s|[mu]s_per_token|per_s|ms|us|ns|s)$", "", name)
     words = [_SPELLED.get(word, word) for word in stem.split("_")]
     text = " ".join(words)
     return text[:1].upper() + text[1:], "" if words[-1] == unit else unit
 
 
 def summary_of(model: type[BaseModel]) -> str:
-    """First paragraph of a model's docstring."""
-    return " ".join((model.__doc__ or "").split("\n\n")[0].split())
+    """First paragraph of a model's docstring, without the marks of code in it."""
+    return " ".join((model.__doc__ or "").split("\n\n")[0].split()).replace("`", "")
