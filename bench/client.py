@@ -5,17 +5,16 @@ are made before the start, as in every run of up to 20,000 of them. ``chunks_per
 taken apart, from long streams and from answers of one token; ``aim_core_share`` is what both aims together, 3,000
 streamed requests with 42,000 chunks a second, take of a core. ``send_delay_p99_ms`` is taken at half of both, with the
 chunks that came meanwhile beside it. Client and mock share the machine's cores with whatever else runs there, which can
-only add to a delay: for this figure the client runs in real time where that is allowed (``send_delay_scheduling`` says
-so), and the least of at most three tries counts. ``metric_error_max`` is the largest relative difference between a
+only add to a delay: the client runs in real time where that is allowed (``send_delay_scheduling`` says how it ran), and
+the least of at most three tries counts. ``metric_error_max`` is the largest relative difference between a
 figure of the client and the same one worked out from the mock's own stamps, faults among the requests included.
 """
 
-import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -99,31 +98,18 @@ def _half(url: str, *, seconds: float, until: float) -> list[Played]:
     """Tries at half of both aims, until one is prompt enough; none is begun after ``until``."""
     tries: list[Played] = []
     while not tries or (len(tries) < TRIES and tries[-1].delay_p99_ms > AIM_DELAY_MS and time.monotonic() < until):
-        tries.append(_play(url, rate=AIM_REQUESTS_PER_S / 2, tokens=CHUNKS_EACH, seconds=seconds, ready=_in_real_time))
+        tries.append(_play(url, rate=AIM_REQUESTS_PER_S / 2, tokens=CHUNKS_EACH, seconds=seconds))
     return tries
 
 
-def _in_real_time(pid: int) -> str:
-    """Put a process before all others, which not everybody may; how it is scheduled, in words."""
-    try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
-    except (AttributeError, OSError):
-        return "as any other process"
-    return "in real time"
-
-
-def _play(
-    url: str, *, rate: float, tokens: int, seconds: float, ready: Callable[[int], str] = lambda pid: ""
-) -> Played:
-    """One client process plays streams of ``tokens`` chunks, ``rate`` of them a second; ``ready`` is told its id."""
+def _play(url: str, *, rate: float, tokens: int, seconds: float) -> Played:
+    """One client process plays streams of ``tokens`` chunks, ``rate`` of them a second."""
     count = int(rate * seconds)
     requests = tuple(PlannedRequest(n, round(n * NS_PER_S / rate), 16, tokens, tokens, seed=n) for n in range(count))
     lateness, efforts, ended, stamps = Lateness(), list[Effort](), 0, list[Ns]()
     load = Load(ShardPlan("bench", requests, Manner("mock"), LoadClient(), Origin(url), warm=WARM), 1)
     try:
         load.open()
-        scheduling = ready(*load.pids)
         load.start()
         for event in load.events(lambda: False, lambda: None):
             match event:
@@ -143,7 +129,9 @@ def _play(
         raise RuntimeError(f"{count - ended} of {count} requests did not finish")
     last = requests[-1].arrival_ns
     in_span = sum(at <= last for at in stamps)
-    return Played(count, len(stamps), efforts[0].cpu_s, last / NS_PER_S, in_span, lateness.p99_ms, scheduling)
+    (effort,) = efforts
+    scheduling = "in real time" if effort.real_time else "as any other process"
+    return Played(count, len(stamps), effort.cpu_s, last / NS_PER_S, in_span, lateness.p99_ms, scheduling)
 
 
 def _metric_error() -> float:

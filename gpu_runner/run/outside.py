@@ -91,12 +91,12 @@ class OutsideRun:
     def play(
         self, sink: Sink, stop: Callable[[], bool], on_progress: Callable[[int, int], None], serving: Callable[[], None]
     ) -> None:
-        opened, processes = self._opened, self._processes()
+        opened = self._opened
         sink.write(self._started())
         if opened.launched is not None:
             sink.write(opened.loaded)
         sink.write(opened.deployed)
-        load = Load(self._shard_plan(), processes)
+        load = Load(self._shard_plan(), self._processes())
         observer = Observer(opened.sources, every_ms=self._target.scrape_ms)
 
         def idle() -> None:
@@ -119,7 +119,7 @@ class OutsideRun:
         seconds = self._target.profile_s
         if seconds is not None and not self._stopped(stop):
             sink.write(profile(self._shard_plan(), seconds, self._last_ns, stop))
-        self._finish(sink, processes)
+        self._finish(sink)
 
     def _shard_plan(self) -> ShardPlan:
         opened, client = self._opened, self._target.client
@@ -184,14 +184,14 @@ class OutsideRun:
         )  # fmt: skip
         yield Finished(event.at_ns, event.request, event.outcome, event.stage, event.reason, event.tokens)
 
-    def _finish(self, sink: Sink, processes: int) -> None:
+    def _finish(self, sink: Sink) -> None:
         efforts, limit = self._efforts, self._limit
         complete = self._ended == len(self._planned) and not self._why
         void = judge(self._lateness, efforts, late_ms=self._target.client.late_ms) if complete else ""
         sink.write(
             ClientEffort(
                 at_ns=self._last_ns,
-                processes=processes,
+                processes=len(efforts),
                 cpu_s=sum(effort.cpu_s for effort in efforts),
                 wall_s=max((effort.wall_s for effort in efforts), default=0.0),
                 busiest_share=max((effort.busiest_share for effort in efforts), default=0.0),
@@ -206,6 +206,7 @@ class OutsideRun:
                 limit_chunks_per_cpu_s=None if limit is None else limit.chunks_per_cpu_s,
                 limit_requests_per_cpu_s=None if limit is None else limit.requests_per_cpu_s,
                 void=void,
+                real_time_processes=sum(effort.real_time for effort in efforts),
             )
         )
         reason = self._why or ("every request ended" if complete else "stopped")

@@ -1,13 +1,11 @@
 """What the load client can do on this machine, measured against the mock before a run relies on it."""
 
-import time
 from dataclasses import dataclass
 
-from gpu_runner.server.client.events import Clock, Effort, Event, Over
-from gpu_runner.server.client.player import Player
+from gpu_runner.server.client.events import Effort, Over
+from gpu_runner.server.client.load import Load
 from gpu_runner.server.client.prompts import Manner
 from gpu_runner.server.client.shardplan import ShardPlan
-from gpu_runner.server.http.loop import run
 from gpu_runner.server.http.pool import Origin
 from gpu_runner.server.mock.behaviour import Behaviour, Scripted
 from gpu_runner.server.mock.process import mock_server
@@ -46,18 +44,21 @@ def measure_limit(seconds: float) -> ClientLimit:
 
 
 def _cpu_s_each(url: str, *, count: int, tokens: int, span_s: float) -> float:
-    """CPU seconds of this process for one request of ``tokens`` chunks."""
+    """CPU seconds of a client process for one request of ``tokens`` chunks."""
     gap = round(span_s * NS_PER_S / count)
     requests = tuple(PlannedRequest(i, i * gap, 16, tokens, tokens, seed=i) for i in range(count))
     plan = ShardPlan("self-test", requests, Manner("mock"), LoadClient(), Origin(url), warm=min(count, 64))
-    told: list[Event] = []
-
-    async def play() -> None:
-        player = Player(plan, told.extend)
-        await player.warm_up()
-        await player.play(Clock(time.monotonic_ns() + 50_000_000))
-
-    run(play())
-    ended = sum(isinstance(event, Over) for event in told)
-    effort = next(event for event in told if isinstance(event, Effort))
-    return effort.cpu_s / max(1, ended)
+    load = Load(plan, 1)
+    ended, cpu_s = 0, 0.0
+    try:
+        load.open()
+        load.start()
+        for event in load.events(lambda: False, lambda: None):
+            match event:
+                case Over():
+                    ended += 1
+                case Effort():
+                    cpu_s = event.cpu_s
+    finally:
+        load.close()
+    return cpu_s / max(1, ended)

@@ -57,12 +57,22 @@ def judge(lateness: Lateness, efforts: list[Effort], *, late_ms: float) -> str:
     if lateness.p99_ms > late_ms:
         return (
             f"the load client was late: 99 % of requests were sent within {lateness.p99_ms:.1f} ms of their time, "
-            f"allowed are {late_ms:g} ms; use more processes or a quieter machine"
+            f"allowed are {late_ms:g} ms; {_remedy(efforts)}"
         )
     busiest = max((effort.busiest_share for effort in efforts), default=0.0)
     if busiest > MOST_BUSY_SHARE:
         return f"the load client was saturated: a process of it used {busiest * 100:.0f} % of a core"
     return _wrong_rate(lateness, late_ms=late_ms)
+
+
+def _remedy(efforts: list[Effort]) -> str:
+    """What makes a client less late."""
+    if all(effort.real_time for effort in efforts):
+        return "use more processes or a quieter machine"
+    return (
+        "let the client run in real time (RLIMIT_RTPRIO of 1, or CAP_SYS_NICE), or use more processes or a quieter "
+        "machine"
+    )
 
 
 def _wrong_rate(lateness: Lateness, *, late_ms: float) -> str:

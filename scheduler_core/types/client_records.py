@@ -85,7 +85,8 @@ class Observed:
 class ClientEffort:
     """What the load client itself needed. ``void`` says why nothing may be concluded from the run; empty: it may.
 
-    ``limit_*`` are the client's own limits as measured before the run, None when they were not.
+    ``limit_*`` are the client's own limits as measured before the run, None when they were not. So many of its
+    ``processes`` were scheduled in real time all along, None when nobody said.
     """
 
     kind: ClassVar[str] = "client_effort"
@@ -105,6 +106,7 @@ class ClientEffort:
     limit_chunks_per_cpu_s: float | None
     limit_requests_per_cpu_s: float | None
     void: str
+    real_time_processes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Evidence of a server seen from outside: figures worked out by hand from the records of a load client."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from scheduler_core.spec.job import Sample
 from scheduler_core.spec.workload import Tier
 from scheduler_core.types.client_records import Answered, ClientEffort, Deployed, Observed, Sent, Streamed
 from scheduler_core.types.errors import ExecutorError
-from scheduler_core.types.records import Arrived, Finished, Record, RunFinished, RunStarted
+from scheduler_core.types.records import Arrived, Finished, Record, RunFinished, RunStarted, decode, encode
 from tests.evidence.scenes import ns
 
 
@@ -227,6 +228,21 @@ def test_a_void_run_says_why(tmp_path: Path) -> None:
     summary = scene.finalise(tmp_path)
     assert summary.void == "it was late" and summary.complete
     assert summary.deployment == {"server": "vllm", "version": "0.33.0", "settings.batch.token_budget": 2048}
+
+
+@pytest.mark.parametrize(("told", "share"), [({"real_time_processes": 3}, 0.75), ({}, None)])
+def test_the_record_says_how_many_client_processes_ran_in_real_time(
+    tmp_path: Path, told: dict[str, int], share: float | None
+) -> None:
+    """3 of 4 did; a record from before this was told is read all the same, and its figure is absent."""
+    effort = ClientEffort(ns(120), 4, 0.1, 1.0, 0.2, 0, 0, 1, 0, 0, 0, 0, 0, None, None, "", **told)
+    written = {name: value for name, value in encode(effort).items() if name != "real_time_processes" or told}
+    read = decode(json.loads(json.dumps(written)))
+    assert read == effort
+    scene = Scene(1).request(0, 0, [(100, 1), (120, 1)])
+    scene.records.append(read)
+    figure = scene.finalise(tmp_path).metrics["client_real_time_share"]
+    assert figure.value == share and (figure.absence is Absence.NOT_MEASURED) is (share is None)
 
 
 @pytest.mark.parametrize(

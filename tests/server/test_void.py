@@ -6,7 +6,7 @@ from gpu_runner.server.client.events import Effort
 from gpu_runner.server.void import Lateness, judge
 from scheduler_core.types.time import NS_PER_MS
 
-RESTED = Effort(0.1, 1.0, 0.2, 0, 0, 1, 1, 0, 0, 0, 0, 0)
+RESTED = Effort(0.1, 1.0, 0.2, 0, 0, 1, 1, 0, 0, 0, 0, 0, real_time=True)
 
 
 def sends(count: int, *, gap_ms: float, drift_ms: float = 0.0, late: dict[int, float] | None = None) -> Lateness:
@@ -58,6 +58,17 @@ def test_the_99th_percentile_of_send_delay_decides() -> None:
     assert judge(sends(1_000, gap_ms=5, late=few), [RESTED], late_ms=5) == ""
     assert "were sent within 50.0 ms of their time, allowed are 5 ms" in judge(
         sends(1_000, gap_ms=5, late=many), [RESTED], late_ms=5
+    )
+
+
+@pytest.mark.parametrize("real_time", [True, False])
+def test_a_late_client_that_was_not_all_in_real_time_is_told_to_be(*, real_time: bool) -> None:
+    efforts = [RESTED, RESTED._replace(real_time=real_time)]
+    said = judge(sends(100, gap_ms=5, late={50: 50.0, 51: 50.0}), efforts, late_ms=5)
+    assert said == (
+        "the load client was late: 99 % of requests were sent within 50.0 ms of their time, allowed are 5 ms; "
+        + ("" if real_time else "let the client run in real time (RLIMIT_RTPRIO of 1, or CAP_SYS_NICE), or ")
+        + "use more processes or a quieter machine"
     )
 
 

@@ -1,8 +1,9 @@
-"""What the client itself costs: its CPU, and how late its event loop runs."""
+"""What the client itself costs: its CPU, how late its event loop runs, and how it is scheduled."""
 
 import asyncio
 import time
 
+from gpu_runner.server.client.realtime import in_real_time
 from scheduler_core.types.quantile import quantile
 from scheduler_core.types.time import NS_PER_S, Ns
 
@@ -19,12 +20,14 @@ class LoopWatch:
         self._cpu = time.process_time()
         self._wall = time.monotonic()
         self._began_cpu, self._began_wall = self._cpu, self._wall
+        self._began_in_real_time = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to measure."""
         self._cpu = self._began_cpu = time.process_time()
         self._wall = self._began_wall = time.monotonic()
+        self._began_in_real_time = in_real_time()
         self._task = asyncio.create_task(self._beat())
 
     def stop(self) -> None:
@@ -41,6 +44,11 @@ class LoopWatch:
     def wall_s(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._began_wall
+
+    @property
+    def real_time(self) -> bool:
+        """Whether this process has been scheduled in real time since the start."""
+        return self._began_in_real_time and in_real_time()
 
     def lag_ns(self, share: float) -> Ns:
         """A quantile of the loop's lag."""

@@ -58,7 +58,7 @@ class Over(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """The shard's last word: what the client itself needed, and how far behind it was."""
+    """The shard's last word: what the client itself needed, how far behind it was, and how it was scheduled."""
 
     cpu_s: float
     wall_s: float
@@ -72,6 +72,7 @@ class Effort(NamedTuple):
     held_back: int
     answers_fed_back: int
     answers_not_fed_back: int
+    real_time: bool
 
 
 class Failed(NamedTuple):

@@ -309,7 +309,7 @@ class Player:
         return Effort(
             watch.cpu_s, watch.wall_s, watch.busiest_share, watch.lag_ns(0.99), watch.lag_ns(1.0), self._pool.peak,
             self._pool.opened, counts["reconnects"], counts["retries"], counts["held_back"], counts["fed_back"],
-            counts["not_fed_back"],
+            counts["not_fed_back"], watch.real_time,
         )  # fmt: skip
 
 

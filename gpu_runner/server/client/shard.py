@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 
 from gpu_runner.server.client.events import Clock, Event, Failed
 from gpu_runner.server.client.player import Player
+from gpu_runner.server.client.realtime import ask_for_real_time
 from gpu_runner.server.client.shardplan import ShardPlan
 from gpu_runner.server.http.loop import run
 from scheduler_core.types.errors import HeadwayError
@@ -25,7 +26,8 @@ COLLECT_AFTER = (20_000, 50, 1_000)  # a request that is over leaves no cycles; 
 def shard_main(pipe: Connection) -> None:
     """Take a `ShardPlan`, warm up, say ready, take the clock, play; a text that comes then is the reason to stop.
 
-    Everything told goes through a thread, so that a run that is slow to listen never delays a send.
+    Once warm it runs in real time where that is allowed. Everything told goes through a thread, so that a run that is
+    slow to listen never delays a send.
     """
     outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     plan: ShardPlan = pipe.recv()
@@ -54,6 +56,7 @@ async def _play(plan: ShardPlan, pipe: Connection, outgoing: "queue.SimpleQueue[
     gc.collect()
     gc.freeze()  # what was built so far lives as long as the run
     gc.set_threshold(*COLLECT_AFTER)
+    ask_for_real_time()  # only now: to make requests ahead takes long, and need not come before what others do
     outgoing.put(pickle.dumps(READY))
     clock: Clock = await loop.run_in_executor(None, pipe.recv)
     listener = threading.Thread(target=_listen, args=(pipe, loop, player), name="shard-listener", daemon=True)

@@ -143,11 +143,19 @@ def _mean_ms(seen: Observations, span: Span, name: str) -> Figure:
 def _of_client(fold: ClientFold) -> dict[str, Figure]:
     """What the load client itself needed; absent when the run ended before it could say."""
     effort = fold.effort
-    units = {"client_busiest_share": "share", "client_cpu_s": "s", "client_lag_p99_ms": "ms", "client_retries": "count"}
+    units = {
+        "client_busiest_share": "share", "client_cpu_s": "s", "client_lag_p99_ms": "ms", "client_retries": "count",
+        "client_real_time_share": "share",
+    }  # fmt: skip
     if effort is None:
         return {name: absent(unit, Absence.FAILED, "the run ended first") for name, unit in units.items()}
-    values = (effort.busiest_share, effort.cpu_s, effort.lag_p99_ns / NS_PER_MS, float(effort.retries))
-    return {name: present(value, unit) for (name, unit), value in zip(units.items(), values, strict=True)}
+    told = effort.real_time_processes
+    real_time = told / effort.processes if told is not None and effort.processes else None
+    values = (effort.busiest_share, effort.cpu_s, effort.lag_p99_ns / NS_PER_MS, float(effort.retries), real_time)
+    return {
+        name: absent(unit, Absence.NOT_MEASURED, "the client did not say") if value is None else present(value, unit)
+        for (name, unit), value in zip(units.items(), values, strict=True)
+    }
 
 
 def _of_sending(tables: RunTables) -> dict[str, Figure]:

@@ -27,6 +27,8 @@ def client_metrics() -> Iterable[Metric]:
     yield _client("client_cpu_s", "s", "CPU time of the load client", "none")
     yield _client("client_busiest_share", "share", "most of a core that one of its processes used in a second", "none")
     yield _client("client_lag_p99_ms", "ms", "p99 of how late its event loop ran, worst process", "none")
+    yield _client("client_real_time_share", "share", "its processes that were scheduled in real time all along / all",
+                  "none")  # fmt: skip
 
 
 def rate(times_ns: Ints) -> Figure:
