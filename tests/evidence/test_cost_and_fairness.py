@@ -83,9 +83,10 @@ def test_work_for_a_request_that_fails_before_its_first_token_costs_too() -> Non
 
 
 def test_what_was_found_in_a_cache_was_not_computed_and_what_was_lost_was_twice() -> None:
-    """b1 finds 6 of its 10 prompt tokens, computes 4 for its first token, is preempted, computes all 11 again, fails.
+    """b1 finds 6 of its 10 prompt tokens, computes 4 for its first token, is preempted, computes all 11 that it has by
+    then, 10 of them again, and fails.
 
-    That is 4 + 11 + 2 of its tokens (the last step gives its second), beside 10 + 2 of a0: 17 of 29.
+    That is 4 + 10 + 2 of its tokens (the last step gives its second), beside 10 + 2 of a0: 16 of 28.
     """
     scene = Scene(2)
     scene.arrive(0, 0)
@@ -101,7 +102,7 @@ def test_what_was_found_in_a_cache_was_not_computed_and_what_was_lost_was_twice(
     scene.step(30, 50, [(1, 11, "recompute")])
     scene.finish(1, 60, outcome="failed")
     found = summary(scene, 3.6).metrics
-    assert found["wasted_work_share"].value == pytest.approx(17 / 29)
+    assert found["wasted_work_share"].value == pytest.approx(16 / 28)
     assert found["wasted_tokens_share"].value == pytest.approx(2 / 4)
 
 

@@ -7,7 +7,7 @@ import pytest
 from scheduler_core.evidence.fold.sweep import StepTime
 from scheduler_core.evidence.fold.timeline import Timeline
 from scheduler_core.types.intervals import IntervalClass
-from scheduler_core.types.records import Arrived
+from scheduler_core.types.records import Arrived, Preempted
 from tests.evidence.scenes import ns
 
 
@@ -16,7 +16,7 @@ def step(begin: float, end: float) -> StepTime:
 
 
 def preempted(line: Timeline) -> None:
-    line.wait_again(ns(20), "no_blocks", [])
+    line.wait_again(Preempted(ns(20), 0, 0, "no_blocks", 1, 10, 1), [])
 
 
 def paused(line: Timeline) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_core.evidence.metrics.registry import METRICS
+from scheduler_core.evidence.path.critical_path import critical_path
 from scheduler_core.evidence.schema import Absence, RunSummary
 from scheduler_core.evidence.tables.tables import read_table
 from scheduler_core.spec.goal import MetricName
@@ -107,12 +108,15 @@ def test_finished_without_a_token_is_no_success_and_no_sample(tmp_path: Path) ->
 
 
 def test_preempted_request_counts_its_tokens_once(tmp_path: Path) -> None:
-    """Tokens at 50, 60, 70, preempted at 75, then 200, 210: five tokens, gaps 10 10 130 10, 13 recomputed."""
+    """Tokens at 50, 60, 70, preempted at 75, then 200, 210: five tokens, gaps 10 10 130 10.
+
+    Of the 13 tokens known then, the newest had never been computed: 12 are computed again.
+    """
     summary = summarise(recomputed(), tmp_path)
     assert [value(summary, name) for name in ("ttft_p50_ms", "tpot_p50_ms", "e2e_p50_ms", "longest_gap_max_ms")] == [
         50, 40, 210, 130,
     ]  # fmt: skip
-    assert value(summary, "recomputed_tokens") == 13
+    assert value(summary, "recomputed_tokens") == 12
     assert value(summary, "throughput_tokens_per_s") == pytest.approx(5 / 0.21)
 
 
@@ -276,3 +280,28 @@ def test_look_ups_after_a_preemption_are_no_hits(tmp_path: Path) -> None:
     scene.finish(0, 30)
     summary = summarise(scene.end(30), tmp_path)
     assert (value(summary, "hit_rate"), value(summary, "rehit_tokens")) == (0, 8)
+
+
+def test_until_a_request_gives_way_the_host_was_busy_for_it_too(tmp_path: Path) -> None:
+    """Its step ends at 10; planning the next begins at 13, and takes its place. From 10 to 13 is the host's time, from
+    then to 20 it waits again, and nothing is left over.
+    """
+    scene = Scene(2, source="kernel")
+    for request in range(2):
+        scene.arrive(request, 0)
+        scene.admit(request, 0)
+    scene.step(0, 10, [(0, 10), (1, 10)])
+    scene.preempt(0, 13)
+    scene.step(13, 20, [(1, 1)], lanes=[("host_gap", 10, 13)])
+    scene.admit(0, 20)
+    scene.step(20, 30, [(0, 11, "recompute"), (1, 1)])
+    for request in range(2):
+        scene.finish(request, 30)
+    records = scene.end(30)
+    summary = summarise(records, tmp_path)
+    row = read_table(tmp_path / "requests.parquet").to_pylist()[0]
+    assert (row["host_gap_ms"], row["requeue_wait_ms"], row["unattributed_ms"]) == (3, 7, 0)
+    assert summary.audit.violations == []
+    found = [(stretch.kind, stretch.length_ns) for stretch in critical_path(records, 0).stretches]
+    assert ("host_gap", ns(3)) in found
+    assert sum(length for _, length in found) == ns(30)

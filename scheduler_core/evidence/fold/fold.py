@@ -95,6 +95,7 @@ class RunFold:
         self._available: dict[int, Ns] = {}
         self._crowds: dict[int, Crowd] = {}
         self._fresh: defaultdict[int, list[int]] = defaultdict(list)
+        self._gave_way: defaultdict[int, list[int]] = defaultdict(list)
         self._takers: dict[type[Any], Any] = {
             RunStarted: self._run_started,
             Loaded: self._loaded,
@@ -191,13 +192,15 @@ class RunFold:
         line = self._line(record.request)
         if line is not None:
             self._instances[line.instance].resident -= line.waiting_since is None
-            line.wait_again(record.at_ns, record.reason, self.loads)
+            line.wait_again(record, self.loads)
+            self._gave_way[line.instance].append(record.request)
 
     def _paused(self, record: Paused) -> None:
         line = self._line(record.request)
         if line is not None:
             self._instances[line.instance].resident -= line.waiting_since is None
             line.pause(record.at_ns)
+            self._gave_way[line.instance].append(record.request)
 
     def _tie(self, record: Tie) -> None:
         self.ties.setdefault(record.request, []).append(record.position)
@@ -208,6 +211,7 @@ class RunFold:
         idle = self._idle(record.instance, shape)
         counts = counts_of(record.grants)
         accepted = {request: accepted for request, _drafted, accepted in record.drafts}
+        self._give_way(record.instance, shape)
         self._account(record.instance, shape, record.grants, record.stalled, accepted)
         if record.device_bytes is not None:
             self.device_bytes = max(self.device_bytes, record.device_bytes)
@@ -225,6 +229,7 @@ class RunFold:
         if record.left and fresh:
             fresh[:] = [request for request in fresh if request not in record.left]
         shape = first = StepTime(record.planned_ns, record.available_ns[0], record.lanes)
+        self._give_way(record.instance, shape)
         for number, blocks in enumerate(zip(record.kv_used, record.kv_cached, record.kv_free, strict=True)):
             if number:
                 shape = first.again(shape.end_ns, record.available_ns[number])
@@ -298,6 +303,13 @@ class RunFold:
             self._crowds[line.instance].release(request)
         return line
 
+    def _give_way(self, instance: int, shape: StepTime) -> None:
+        """Who lost its place while a step was planned stands right before it, and takes no part in it."""
+        for request in self._gave_way.pop(instance, ()):
+            line = self._open.get(request)
+            if line is not None:
+                line.give_way(shape)
+
     def _account(
         self,
         instance: int,
@@ -308,7 +320,7 @@ class RunFold:
     ) -> None:
         at, loads, idleness = shape.end_ns, self.loads, self._instances[instance]
         has_prefill = any(grant[4] != _DECODE for grant in grants)
-        for request, _, _, length, phase, sampled, _ in grants:
+        for request, _, start, length, phase, sampled, _ in grants:
             line = self._line(request)
             if line is None:
                 continue  # a step of a request that has ended: the audit reports it
@@ -319,7 +331,7 @@ class RunFold:
             if phase == _PREFILL:
                 line.prefilled += length
             elif phase == _RECOMPUTE:
-                line.recomputed += length
+                line.compute_again(start, length)
             if has_prefill and phase == _DECODE:
                 line.gap_prefill = True
             if sampled:

@@ -50,6 +50,9 @@ PHASE_CLASS: dict[str, str] = {
 }
 
 
+GAVE_WAY = "gave_way"
+"""The part in a step of who lost its place while it was planned: until then the host was busy for it too."""
+
 _NO_WORK = (IntervalClass.HOST_GAP, IntervalClass.STALLED, IntervalClass.SYNC_WAIT)
 _DECODE = Phase.DECODE.value
 _COMPUTE_DECODE = RANK[IntervalClass.COMPUTE_DECODE]
@@ -146,10 +149,12 @@ class StepTime:
         self._between: dict[tuple[str, Ns, Ns], list[tuple[int, Ns]]] = {}
 
     def spans(self, role: str) -> list[Segment]:
-        """Spans for a participant of phase ``role``, or for a stalled resident (``stalled``)."""
+        """Spans for a participant of phase ``role``, for a stalled resident (``stalled``), or for who gave way."""
+        between = Segment(IntervalClass.HOST_GAP.value, self.start_ns, self.planned_ns)
+        if role == GAVE_WAY:
+            return [between]
         if role == IntervalClass.STALLED:
-            stalled = Segment(IntervalClass.STALLED.value, self.planned_ns, self.end_ns)
-            return [stalled, Segment(IntervalClass.HOST_GAP.value, self.start_ns, self.planned_ns)]
+            return [Segment(IntervalClass.STALLED.value, self.planned_ns, self.end_ns), between]
         own = PHASE_CLASS[role]
         spans = [Segment(IntervalClass.INPUT_PREPARE.value, self.planned_ns, self._prepared_ns)]
         spans += [Segment(own if kind == COMPUTE else kind, start, end) for kind, _, start, end in self._lanes]

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from scheduler_core.evidence.fold.chunks import even_gaps
 from scheduler_core.evidence.fold.sweep import (
+    GAVE_WAY,
     RANK,
     REQUEUE,
     SEGMENTS,
@@ -15,7 +16,7 @@ from scheduler_core.evidence.fold.sweep import (
     total_by_rank,
 )
 from scheduler_core.types.intervals import IntervalClass
-from scheduler_core.types.records import Arrived
+from scheduler_core.types.records import Arrived, Preempted
 from scheduler_core.types.time import Ns
 
 _QUEUE = IntervalClass.QUEUE.value
@@ -71,6 +72,7 @@ class Timeline:
         "last_token",
         "longest_gap",
         "longest_index",
+        "lost_until",
         "pauses",
         "pending",
         "pending_end",
@@ -113,6 +115,7 @@ class Timeline:
         self.stall_cause = ""
         self.gap_lost = self.gap_handoff = self.gap_paused = False
         self.pauses = 0
+        self.lost_until: int | None = None  # how far it had been computed; None where no record says so
         self.gap_preempted = self.gap_stalled = ""
         self.gap_prefill = False
         self.gap_host: Ns = 0
@@ -140,14 +143,27 @@ class Timeline:
         self.waiting_since = at_ns
         self.waiting_kind = _PAUSED
 
-    def wait_again(self, at_ns: Ns, reason: str, loads: Sequence[Segment]) -> None:
-        """The request was preempted for ``reason``, running or paused, and waits for room."""
+    def wait_again(self, record: Preempted, loads: Sequence[Segment]) -> None:
+        """The request was preempted, running or paused, and waits for room."""
         if self.waiting_since is not None:
-            self._end_wait(at_ns, loads)
+            self._end_wait(record.at_ns, loads)
         self.preemptions += 1
-        self.gap_preempted = reason
-        self.waiting_since = at_ns
+        self.lost_until = max(self.lost_until or 0, record.tokens_lost)
+        self.gap_preempted = record.reason
+        self.waiting_since = record.at_ns
         self.waiting_kind = REQUEUE
+
+    def give_way(self, shape: StepTime) -> None:
+        """It lost its place while the step ``shape`` was planned, in which it takes no part."""
+        if self.waiting_since is not None and shape.start_ns < shape.planned_ns:
+            self.pending.append((shape, GAVE_WAY))
+
+    def compute_again(self, start: int, length: int) -> None:
+        """A grant recomputes from ``start`` on; what of it lies beyond what was lost is computed for the first time."""
+        end = start + length
+        again = end if self.lost_until is None else min(end, self.lost_until)
+        self.recomputed += max(0, again - start)
+        self.prefilled += max(0, min(end, self.arrived.prompt_tokens) - max(start, again))
 
     def wait_for(self, kind: str, at_ns: Ns, loads: Sequence[Segment]) -> None:
         """From ``at_ns`` on the request waits for ``kind``: handoff, a reservation, or a place to decode.

@@ -217,7 +217,8 @@ def _cache_and_memory() -> list[Metric]:
              _step_sum("evicted_ahead"), "pool"),
         _run("copied_on_write_blocks", "blocks", "KV blocks copied because a sample was to write to one that it shared",
              "none", _step_sum("copied_on_write"), "pool"),
-        _run("recomputed_tokens", "tokens", "tokens computed again after preemptions", "lower",
+        _run("recomputed_tokens", "tokens", "tokens computed again after preemptions, first computations of who comes "
+             "back not counted", "lower",
              _sum("recomputed_tokens")),
     ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from scheduler_core.evidence.fold.handoffs import Passage, Wait
-from scheduler_core.evidence.fold.sweep import REQUEUE, Segment, StepTime, sweep
+from scheduler_core.evidence.fold.sweep import GAVE_WAY, REQUEUE, Segment, StepTime, sweep
 from scheduler_core.evidence.records.expand import expand
 from scheduler_core.types.cluster_records import (
     Emitted,
@@ -158,6 +158,8 @@ class PathSpans:
     def _step(self, step: Step) -> None:
         row = next((row for row in step.grants if row[0] == self.request), None)
         if row is None and all(row[0] != self.request for row in step.stalled):
+            if self._waiting is not None and self._waiting[1] == step.planned_ns:
+                self._spans += StepTime(step.planned_ns, step.available_ns, step.lanes).spans(GAVE_WAY)
             return
         if self._waiting is not None:
             kind, since = self._waiting
