@@ -27,6 +27,7 @@ _SMALL: dict[str, Any] = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
+_TIED = {**_SMALL, "tie_word_embeddings": True}
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 10_000.0,
@@ -39,7 +40,7 @@ _YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_m
 
 FAMILIES: dict[str, PretrainedConfig] = {
     "llama": LlamaConfig(**_SMALL),
-    "llama-tied-mha": LlamaConfig(**{**_SMALL, "tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "llama-tied-mha": LlamaConfig(**{**_TIED, "num_key_value_heads": 4}),
     "llama-mqa-bias": LlamaConfig(**{**_SMALL, "num_key_value_heads": 1}, attention_bias=True, mlp_bias=True),
     "llama-rope-linear": LlamaConfig(
         **_SMALL, rope_parameters={"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
@@ -57,5 +58,12 @@ FAMILIES: dict[str, PretrainedConfig] = {
         moe_intermediate_size=24,
         norm_topk_prob=True,
         mlp_only_layers=[1],
+    ),
+    "mistral-tied": MistralConfig(**_TIED, sliding_window=None),
+    "qwen2-tied": Qwen2Config(**_TIED),
+    "qwen3-tied": Qwen3Config(**_TIED),
+    "mixtral-tied": MixtralConfig(**_TIED, num_local_experts=4, num_experts_per_tok=2),
+    "qwen3-moe-tied": Qwen3MoeConfig(
+        **_TIED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True
     ),
 }

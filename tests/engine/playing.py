@@ -20,17 +20,21 @@ def request(prompt: int, output: int, *, seed: int = 0, prefix: tuple[int, ...] 
 
 @dataclass(slots=True)
 class Answer:
-    """Tokens of a request, and the positions at which the engine reported a tie."""
+    """Tokens of a request, and the positions at which the engine reported a tie, with the distance of the two best."""
 
     tokens: list[int] = field(default_factory=list)
-    ties: set[int] = field(default_factory=set)
+    ties: dict[int, float] = field(default_factory=dict)
 
     def take(self, result: GrantResult) -> None:
         """Append what a grant yielded."""
         if result.token is not None:
             if result.tie_margin is not None:
-                self.ties.add(len(self.tokens))
+                self.ties[len(self.tokens)] = result.tie_margin
             self.tokens.append(result.token)
+
+    def begin(self, count: int) -> "Answer":
+        """The first ``count`` tokens."""
+        return Answer(self.tokens[:count], {place: margin for place, margin in self.ties.items() if place < count})
 
     def agrees(self, other: "Answer") -> bool:
         """Equal up to the first tie that either reported: behind a tie the two may go different ways."""
@@ -107,6 +111,7 @@ class Chaos:
         self.copies_on_write = 0
         self.preemptions = 0
         self.hits = 0
+        self.cancels = 0
         self.swaps = 0
         self.rebinds = 0
 
@@ -161,6 +166,7 @@ class Chaos:
         self._give_up(resident)
         self._host_free += resident.kept
         resident.kept, resident.cancelled = [], True
+        self.cancels += 1
         self._executor.close(resident.planned.index)
 
     def _check(self, residents: list[_Resident]) -> None:

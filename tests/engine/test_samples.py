@@ -23,7 +23,7 @@ from scheduler_core.types.time import NS_PER_MS
 from scheduler_core.workload.samples import with_samples
 from tests.engine.conftest import settings_for
 from tests.engine.families import FAMILIES
-from tests.engine.playing import Answer, Chaos, alone, request
+from tests.engine.playing import Chaos, alone, request
 from tests.engine.test_real_policies import BLOCKS, HOST_BLOCKS, SIZE, drive, watched
 
 DRAWN = Sampling(temperature=1.0, top_k=40, top_p=0.95)
@@ -56,7 +56,7 @@ def check(executor: TorchExecutor, requests: list[PlannedRequest], seed: int) ->
     player = Chaos(executor, random.Random(seed), cancel_share=0.01)
     for planned, mine, theirs in zip(requests, player.serve(requests), expected, strict=True):
         if len(mine.tokens) < len(theirs.tokens):  # cancelled: what it had is the beginning of the same answer
-            theirs = Answer(theirs.tokens[: len(mine.tokens)])
+            theirs = theirs.begin(len(mine.tokens))
         assert mine.agrees(theirs), (planned, mine, theirs)
     return player
 
