@@ -11,7 +11,7 @@ from bench.limits.rates import gemm_rate_per_s, read_bandwidth_bytes_per_s
 from bench.limits.spent import HOST, TimedStep, WatchedExecutor
 from gpu_runner.calibrate.grid import Point
 from gpu_runner.calibrate.measure import Bench
-from gpu_runner.engine.config import resolve
+from gpu_runner.engine.references import resolve
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.shape import shape_of
 

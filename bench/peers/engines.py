@@ -19,10 +19,11 @@ import torch
 from safetensors.torch import save_file
 
 from bench.peers.process import VLLM, Peer, PeerFailedError, PeerMissingError
-from gpu_runner.engine.config import ModelConfig, resolve
+from gpu_runner.engine.config import ModelConfig
 from gpu_runner.engine.model.decoder import Decoder
 from gpu_runner.engine.model.weights import SeededWeights, Shape
 from gpu_runner.engine.prompts import prompt_ids
+from gpu_runner.engine.references import resolve
 from scheduler_core.types.arrival import PlannedRequest
 
 ENGINES = {"vllm": VLLM, "transformers": "HEADWAY_TRANSFORMERS_PYTHON"}

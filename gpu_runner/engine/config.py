@@ -1,12 +1,7 @@
-"""The shape of a decoder: built-in shapes by name, or read from a Hugging Face ``config.json``.
+"""The shape of a decoder: built-in shapes by name, or read from a Hugging Face ``config.json``."""
 
-Reading never imports torch, so that `describe` is cheap wherever a pool has to be sized.
-"""
-
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from scheduler_core.types.errors import InputError, Problem
@@ -16,11 +11,15 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary embedding: base and, by ``kind`` (default, linear, llama3, yarn), the scaling parameters."""
+    """Rotary embedding: base and, by ``kind`` (default, linear, llama3, yarn), the scaling parameters.
+
+    ``divisors``, where there are any, divide the frequencies first: one for each pair of a head.
+    """
 
     theta: float = 10_000.0
     kind: str = "default"
     factors: Mapping[str, float] = field(default_factory=dict)
+    divisors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,40 +92,6 @@ SHAPES: dict[str, ModelConfig] = {
     ),
     "tiny": _llama(2, 64, 4, 2, 128, vocab_size=512, model_length=1024),
 }
-
-
-RANDOM = "random:"
-
-
-def folder_of(model: str) -> Path:
-    """The folder a model name means, ``random:`` stripped."""
-    return Path(model.removeprefix(RANDOM)).expanduser()
-
-
-def resolve(model: str) -> ModelConfig:
-    """The config of a built-in shape or of a local folder; `InputError` names what is wrong.
-
-    ``random:FOLDER`` takes the folder's config with seeded random weights.
-    """
-    if model in SHAPES:
-        return SHAPES[model]
-    path = folder_of(model) / "config.json"
-    if not path.is_file():
-        names = ", ".join(SHAPES)
-        raise InputError(
-            [
-                Problem(
-                    "target.model", f"{model!r} is neither a built-in shape ({names}) nor a folder with a config.json"
-                )
-            ]
-        )
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError([Problem(str(path), f"not readable as JSON: {error}")]) from None
-    if not isinstance(data, dict):
-        raise InputError([Problem(str(path), "expected a JSON object")])
-    return from_hugging_face(data, where=str(path))
 
 
 def from_hugging_face(data: Mapping[str, Any], *, where: str = "config.json") -> ModelConfig:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from gpu_runner.engine.config import ModelConfig, resolve
+from gpu_runner.engine.config import ModelConfig
+from gpu_runner.engine.references import resolve
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -38,7 +39,7 @@ class ModelInfo:
 
 
 def describe(model: str) -> ModelInfo:
-    """Figures of a built-in shape or a local folder; `InputError` when it is neither or unsupported."""
+    """Figures of a model by its name; `InputError` when there is no such model or it is not supported."""
     config = resolve(model)
     return ModelInfo(
         model=model,

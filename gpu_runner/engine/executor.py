@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from gpu_runner.engine.attention.base import Attention
-from gpu_runner.engine.config import resolve
 from gpu_runner.engine.describe import describe
 from gpu_runner.engine.device import check_memory, check_settings, choose_device, compute_dtype
 from gpu_runner.engine.errors import EngineError
@@ -19,8 +18,9 @@ from gpu_runner.engine.hostpool import Copied, Copying, CpuHostPool, HostPool, c
 from gpu_runner.engine.instance import CpuStepper, InFlight, Stepper, Yield, build_pool
 from gpu_runner.engine.layout import FlatBatch, flatten
 from gpu_runner.engine.model.decoder import Decoder
-from gpu_runner.engine.model.weights import open_weights
+from gpu_runner.engine.model.opening import open_weights
 from gpu_runner.engine.prompts import prompt_ids
+from gpu_runner.engine.references import resolve
 from gpu_runner.engine.rows import Granted, Rows
 from gpu_runner.engine.sampling import TIE_TOLERANCE
 from gpu_runner.engine.settings import EngineSettings, LoadReport

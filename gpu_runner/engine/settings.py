@@ -27,7 +27,7 @@ class Sampling:
 class EngineSettings:
     """One instance of the engine.
 
-    ``model`` is a built-in shape or a local Hugging Face folder. ``threads`` are the CPU threads of the forward, None
+    ``model`` is what `references.resolve` takes. ``threads`` are the CPU threads of the forward, None
     for all usable cores but one. ``prefix_block_size`` is the number of prompt tokens behind each id of a request's
     ``prefix_blocks`` (`ArrivalPlan.block_size`), which need not be the KV ``block_size``. ``host_blocks`` are KV blocks
     in host memory, for plans that swap. ``overlap`` says how many steps may be launched before the first is read, and

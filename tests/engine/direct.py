@@ -2,12 +2,12 @@
 
 import torch
 
-from gpu_runner.engine.config import resolve
 from gpu_runner.engine.instance import build_pool, device_batch
 from gpu_runner.engine.layout import flatten
 from gpu_runner.engine.model.decoder import Decoder
-from gpu_runner.engine.model.weights import open_weights
+from gpu_runner.engine.model.opening import open_weights
 from gpu_runner.engine.prompts import prompt_ids
+from gpu_runner.engine.references import resolve
 from gpu_runner.engine.rows import Rows
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.plan import Grant, Phase

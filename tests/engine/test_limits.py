@@ -10,8 +10,9 @@ from bench.engine import play, requests
 from bench.limits import figures
 from bench.limits.operations import Work, bytes_touched, of_grants, of_requests, operations
 from bench.limits.spent import watched
-from gpu_runner.engine.config import Experts, ModelConfig, resolve
+from gpu_runner.engine.config import Experts, ModelConfig
 from gpu_runner.engine.describe import describe
+from gpu_runner.engine.references import resolve
 from gpu_runner.engine.settings import EngineSettings
 from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.plan import Grant, Phase

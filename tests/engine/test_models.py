@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gpu_runner.engine.config import SHAPES, from_hugging_face, resolve
+from gpu_runner.engine.config import SHAPES, from_hugging_face
 from gpu_runner.engine.describe import describe
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.model.weights import SeededWeights
+from gpu_runner.engine.references import resolve
 from scheduler_core.spec.target import BUILT_IN_MODELS
 from scheduler_core.types.errors import InputError
 from tests.engine.conftest import settings_for

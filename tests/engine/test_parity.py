@@ -9,9 +9,9 @@ import pytest
 import torch
 import transformers
 
-from gpu_runner.engine.config import resolve
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.prompts import prompt_ids
+from gpu_runner.engine.references import resolve
 from tests.engine.conftest import settings_for
 from tests.engine.families import FAMILIES
 from tests.engine.playing import alone, request

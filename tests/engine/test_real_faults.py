@@ -214,7 +214,7 @@ def test_9_a_fully_cached_prompt_still_computes_something(policy: str) -> None:
     """512 tokens in blocks of 256, sent twice: the second computes its last block, or all where nothing is cached, and
     both answers are the same.
     """
-    prompt = {"seed": 0, "prefix_blocks": (1, 2)}
+    prompt: dict[str, Any] = {"seed": 0, "prefix_blocks": (1, 2)}
     with engine(8, 256) as executor:
         served = serve(
             executor, [request(0, 512, 4, **prompt), request(1, 512, 4, after=(0,), **prompt)], policy=policy

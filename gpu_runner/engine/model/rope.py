@@ -33,6 +33,8 @@ def rotate_(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
 
 def _frequencies(rope: Rope, head_dim: int) -> tuple[torch.Tensor, float]:
     base = 1.0 / rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    if rope.divisors:
+        base = base / torch.tensor(rope.divisors)
     if rope.kind == "linear":
         return base / rope.factors["factor"], 1.0
     if rope.kind == "llama3":

@@ -1,6 +1,6 @@
-"""Where weights come from: safetensors files of a Hugging Face folder, or a seed.
+"""Where weights come from: safetensors files of a Hugging Face folder, or a seed; `ggufweights` reads GGUF files.
 
-Both answer to Hugging Face tensor names, so that a seeded model can be saved and loaded elsewhere unchanged.
+All answer to Hugging Face tensor names, so that a seeded model can be saved and loaded elsewhere unchanged.
 """
 
 import hashlib
@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from gpu_runner.engine.config import RANDOM, SHAPES, ModelConfig, folder_of
 from scheduler_core.types.errors import InputError, Problem
 
 Shape = tuple[int, ...]
@@ -85,7 +84,7 @@ class FolderWeights:
                 raise InputError([Problem(str(index), f"not a safetensors index: {error!r}")]) from None
         files = sorted(self._folder.glob("*.safetensors"))
         if not files:
-            raise InputError([Problem(str(self._folder), "has no *.safetensors file; other formats are not read")])
+            raise InputError([Problem(str(self._folder), "has no *.safetensors file; a GGUF file is named itself")])
         return dict(self._names(files))
 
     def _names(self, files: list[Path]) -> Iterator[tuple[str, Path]]:
@@ -96,10 +95,3 @@ class FolderWeights:
                         yield str(name), path
             except (OSError, SafetensorError) as error:
                 raise InputError([Problem(str(path), f"not readable as safetensors: {error}")]) from None
-
-
-def open_weights(model: str, config: ModelConfig, seed: int) -> Weights:
-    """Seeded weights for a built-in shape or a ``random:`` folder, else those of the local folder."""
-    if model in SHAPES or model.startswith(RANDOM):
-        return SeededWeights(seed, config.layers)
-    return FolderWeights(folder_of(model))
