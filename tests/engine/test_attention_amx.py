@@ -50,7 +50,8 @@ def pool(shape: tuple[int, int, int, int], positions: int, threads: int = 1) -> 
 
 def table(shape: tuple[int, int, int, int], positions: int, seed: int = 0) -> list[int]:
     """Blocks for ``positions`` in no order, from the first half of a pool."""
-    return np.random.default_rng(seed).permutation(_blocks(shape, positions) // 2).tolist()
+    blocks: list[int] = np.random.default_rng(seed).permutation(_blocks(shape, positions) // 2).tolist()
+    return blocks
 
 
 def _blocks(shape: tuple[int, int, int, int], positions: int) -> int:

@@ -17,7 +17,6 @@
 #define SPAN 256 /* positions whose scores are held at a time */
 #define SCORE_STRIDE (SPAN + 16) /* floats; the gap keeps rows of a tile out of one cache set */
 #define WEIGHT_STRIDE (SPAN + 32) /* bf16 */
-#define STRETCH 128 /* positions whose values are added to sums in one go */
 #define FETCH_AHEAD 8 /* how many pieces of 16 positions a decode asks for before it needs them */
 #define EVEN 0x55555555u /* of 32 bf16 */
 
@@ -31,19 +30,16 @@ struct amx_work {
     float *sum; /* [heads][rows][dim] */
     float *best, *total; /* [heads][rows] */
     uint16_t *last; /* [step][dim] as in a page: the last values, zeros where none were written */
-    struct amx_scores {
-        float *score; /* [rows][SCORE_STRIDE], of one head */
-        uint16_t *weight; /* [rows][WEIGHT_STRIDE] */
-        float *factor; /* [rows]: what sums over earlier spans are to be multiplied by */
-    } scores[2];
+    float *score; /* [rows][SCORE_STRIDE], of one head */
+    uint16_t *weight; /* [rows][WEIGHT_STRIDE] */
+    float *factor; /* [rows]: what sums over earlier spans are to be multiplied by */
 };
 
-/* Where the keys and values of one span lie, for the first head of an item, and its scores. */
+/* Where the keys and values of one span lie, for the first head of an item. */
 struct amx_span {
     long first, width, tiles, steps;
     long written; /* positions of the last step that hold values */
     const uint16_t *keys[SPAN / 16], *values[SPAN / 16];
-    const struct amx_scores *own;
 };
 
 static inline long amx_step(const struct batch *b) { return b->block_size % 32 ? 16 : 32; }
@@ -53,7 +49,7 @@ static size_t room_amx(const struct batch *b, const struct item *item)
 {
     const size_t rows = amx_rows(item), all = item->heads * rows, dim = b->head_dim;
     const size_t scores = rows * (SCORE_STRIDE + WEIGHT_STRIDE / 2 + 1);
-    return all * dim * 3 / 2 + 2 * all + 2 * scores + amx_step(b) * dim / 2;
+    return all * dim * 3 / 2 + 2 * all + scores + amx_step(b) * dim / 2;
 }
 
 static float *take(float **scratch, size_t floats)
@@ -77,11 +73,9 @@ static struct amx_work amx_work(const struct batch *b, const struct item *item, 
     w.best = take(&scratch, all);
     w.total = take(&scratch, all);
     w.last = (uint16_t *)take(&scratch, w.step * dim / 2);
-    for (int i = 0; i < 2; i++) {
-        w.scores[i].score = take(&scratch, rows * SCORE_STRIDE);
-        w.scores[i].weight = (uint16_t *)take(&scratch, rows * WEIGHT_STRIDE / 2);
-        w.scores[i].factor = take(&scratch, rows);
-    }
+    w.score = take(&scratch, rows * SCORE_STRIDE);
+    w.weight = (uint16_t *)take(&scratch, rows * WEIGHT_STRIDE / 2);
+    w.factor = take(&scratch, rows);
     return w;
 }
 
@@ -137,18 +131,16 @@ static void shape_amx(const struct amx_work *w, long pairs)
     load_tile_shapes(&shapes);
 }
 
-/* The `n`-th span of an item. */
-static void find_span(const struct amx_work *w, long n, struct amx_span *s)
+static void find_span(const struct amx_work *w, long first, struct amx_span *s)
 {
     const long page = w->b->block_size, head_size = page * w->dim, page_size = w->b->kv_heads * head_size;
-    const long first = n * SPAN, left = w->reach - first, filled = w->b->contexts[w->item->row] - first;
+    const long left = w->reach - first, filled = w->b->contexts[w->item->row] - first;
     const long shift = w->item->head * head_size;
     s->first = first;
     s->width = left < SPAN ? left : SPAN;
     s->tiles = (s->width + 15) / 16;
     s->steps = (s->width + w->step - 1) / w->step;
     s->written = filled - (s->steps - 1) * w->step;
-    s->own = w->scores + n % 2;
     long block = first / page, place = first % page, i = 0;
     for (; i < s->tiles; i++) {
         const long at = w->table[block] * page_size + shift + place * w->dim;
