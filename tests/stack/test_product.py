@@ -3,7 +3,6 @@
 The workloads are small (ten requests, the tiny shape), so that a run lasts a second or two.
 """
 
-import contextlib
 import os
 import signal
 import time
@@ -17,6 +16,7 @@ from scheduler_core.evidence.tables.tables import read_table
 from scheduler_core.verdict.comparable import unequal_outputs
 from scheduler_core.verdict.outputs import read_outputs
 from tests.stack.conftest import Stack, wait_for
+from tests.stack.processes import alive, command_line, group_of, members, of_home
 from tests.stack.trace_files import GENERATED, UNPUBLISHED, TraceFile, public
 from tests.stack.visitor import RUN_ENDED, Visitor
 
@@ -147,49 +147,6 @@ def test_public_traces_come_in_both_ways_and_run_on_both_targets(
 
 
 # --- processes ------------------------------------------------------------------------------------------------------
-
-
-def command_line(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return []
-
-
-def processes() -> dict[int, tuple[int, int]]:
-    """Parent and process group of every process that is no zombie."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if folder.name.isdigit():
-                state, parent, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
-                if state != "Z":
-                    found[int(folder.name)] = (int(parent), int(group))
-    return found
-
-
-def group_of(product: Stack, word: str) -> int:
-    """The registered process group whose leader's command line has ``word``."""
-    (pgid,) = (pgid for pgid in product.registered() if any(word in part for part in command_line(pgid)))
-    return pgid
-
-
-def members(pgid: int) -> list[int]:
-    return [pid for pid, (_, group) in processes().items() if group == pgid]
-
-
-def of_home(home: Path) -> list[int]:
-    """Processes, whoever started them, whose environment names ``home`` (the queue server overwrites its own)."""
-    found = []
-    for pid in processes():
-        with contextlib.suppress(OSError):
-            if f"HEADWAY_HOME={home}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                found.append(pid)
-    return found
-
-
-def alive(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if pid in processes()]
 
 
 def run_group(product: Stack) -> list[int]:
