@@ -19,8 +19,8 @@ from scheduler_core.evidence.formulas.side_by_side import FormulaTable
 from scheduler_core.evidence.metrics.registry import METRICS
 from scheduler_core.evidence.tables.tables import read_table
 from tests.api.conftest import Api, World, store_run
+from tests.evidence.metrics.test_metrics import single_tokens
 from tests.evidence.scenes import Scene
-from tests.evidence.test_metrics import single_tokens
 from tests.ui.samples import VERDICT
 
 NAMES = ("report.html", "timeline.json", "requests.csv", "steps.csv", "gaps.csv", "benchmark.json")

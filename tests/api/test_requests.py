@@ -10,6 +10,7 @@ from django.test import Client
 from controlplane.evidence import exports
 from controlplane.evidence.models import Artifact, Segment
 from controlplane.runs.models import Run
+from controlplane.workloads.selectors import copy_file
 from scheduler_core.evidence.path.slowest import MEASURES
 from scheduler_core.evidence.tables.tables import read_table
 from tests.api.conftest import Api, World
@@ -97,11 +98,10 @@ def test_without_evidence_the_page_says_so(world: World, page: Client) -> None:
 def read(monkeypatch: Any) -> list[str]:
     """Names of stored files, as they are read."""
     names: list[str] = []
-    copy = exports.copy_file
 
     def noting(stored: Any, target: Path) -> Path:
         names.append(Path(stored.name).name)
-        return copy(stored, target)
+        return copy_file(stored, target)
 
     monkeypatch.setattr(exports, "copy_file", noting)
     return names

@@ -17,9 +17,9 @@ from scheduler_core.verdict.report.junit import junit
 from scheduler_core.verdict.report.page import experiment_page, run_page
 from scheduler_core.verdict.report.pull_request import pull_request
 from scheduler_core.verdict.text import render
+from tests.evidence.formulas.test_formulas import client_run, run_of
 from tests.evidence.played import summarise
 from tests.evidence.scenes import Scene
-from tests.evidence.test_formulas import client_run, run_of
 from tests.verdict.arms import arms, experiment
 from tests.verdict.test_failing_runs import run as failing
 

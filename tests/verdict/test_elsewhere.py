@@ -9,7 +9,7 @@ from scheduler_core.evidence.imported.readers import READERS, read_measured
 from scheduler_core.spec.parse import parse
 from scheduler_core.types.errors import InputError
 from scheduler_core.verdict.elsewhere import Judged, MeasuredSpec, judge_measured
-from tests.evidence.test_imported import FILES
+from tests.evidence.imported.test_imported import FILES
 from tests.verdict.measured_files import bench_file, two_arms
 
 

@@ -27,8 +27,8 @@ from scheduler_core.verdict.rules import RULES
 from scheduler_core.verdict.schema import Comparison, Finding
 from tests.controlplane.conftest import make_run, owner, plan  # noqa: F401 - fixtures
 from tests.controlplane.test_evidence import written
+from tests.evidence.audit.test_audit import LIES, honest
 from tests.evidence.played import summarise
-from tests.evidence.test_audit import LIES, honest
 from tests.verdict.arms import arms, experiment, summary
 from tests.verdict.test_diagnosis import TRIGGERS, find
 from tests.verdict.test_rules import BROKEN, REFUSED, WIN, compare, sound

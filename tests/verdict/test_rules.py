@@ -23,8 +23,8 @@ from scheduler_core.verdict.guided import stage_experiment
 from scheduler_core.verdict.load_sweep import decide_sweep
 from scheduler_core.verdict.rules import RULES, as_markdown
 from scheduler_core.verdict.schema import Comparison, Decision, Finding
+from tests.evidence.audit.test_audit import LIES, honest
 from tests.evidence.played import summarise
-from tests.evidence.test_audit import LIES, honest
 from tests.verdict.arms import DEFAULTS, arms, experiment, summary
 from tests.verdict.test_diagnosis import TRIGGERS
 

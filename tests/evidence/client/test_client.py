@@ -116,7 +116,7 @@ def test_cost_of_a_server_counts_the_prompts_that_its_client_knows_were_computed
     scene = Scene(3).request(0, 0, [(100, 2), (1000, 2)], cached_tokens=3)
     scene.request(1, 0, [(300, 3)], outcome="failed", end=400, reason="gone")
     scene.request(2, 0, [], outcome="failed", end=500, reason="gone")
-    scene.records[0] = replace(scene.records[0], target={"server": {"sources": [{"price_per_hour": 3.6}]}})  # type: ignore[call-arg]
+    scene.records[0] = replace(scene.records[0], target={"server": {"sources": [{"price_per_hour": 3.6}]}})  # type: ignore[arg-type]
     found = scene.finalise(tmp_path).metrics
     assert found["cost_of_devices"].value == pytest.approx(0.001)
     assert found["cost_per_million_tokens"].value == pytest.approx(250)
