@@ -93,11 +93,15 @@ def new(request: HttpRequest) -> HttpResponse:
     return _edit_page(request, editor, name=name, title="New policy")
 
 
+def _found(request: HttpRequest, policy_id: str) -> Policy:
+    return get_object_or_404(selectors.visible_to(request.user), pk=policy_id)
+
+
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: HttpRequest, policy_id: str) -> HttpResponse:
     """The next version of a policy."""
-    policy = get_object_or_404(selectors.visible_to(request.user), pk=policy_id)
+    policy = _found(request, policy_id)
     require_change(request.user, policy)
     title = f"New version of {policy.name}"
     if request.method != "POST":
@@ -150,7 +154,7 @@ def _edit_page(
 @require_safe
 def latest(request: HttpRequest, policy_id: str) -> HttpResponse:
     """To the newest version."""
-    policy = get_object_or_404(selectors.visible_to(request.user), pk=policy_id)
+    policy = _found(request, policy_id)
     newest = policy.versions.first()
     if newest is None:
         raise Http404
@@ -197,7 +201,7 @@ def _resolved_sections(version: PolicyVersion) -> list[dict[str, Any]]:
 @require_POST
 def archive(request: HttpRequest, policy_id: str) -> HttpResponse:
     """Hide a policy from lists, or bring it back."""
-    policy = get_object_or_404(selectors.visible_to(request.user), pk=policy_id)
+    policy = _found(request, policy_id)
     archived = request.POST.get("archived") != "no"
     person = require_person(request.user)
     done = f"“{policy.name}” is {'archived' if archived else 'back in the lists'}."

@@ -172,11 +172,15 @@ def fork(request: HttpRequest, run_id: str) -> HttpResponse:
     return redirect("experiment", experiment.pk)
 
 
+def _found(request: HttpRequest, run_id: str) -> Run:
+    return get_object_or_404(selectors.visible_to(request.user), pk=run_id)
+
+
 @login_required
 @require_POST
 def cancel(request: HttpRequest, run_id: str) -> HttpResponse:
     """Ask for the end of a run."""
-    run, person = get_object_or_404(selectors.visible_to(request.user), pk=run_id), require_person(request.user)
+    run, person = _found(request, run_id), require_person(request.user)
     done = "A waiting run is cancelled at once; a running one stops within a few seconds and keeps what it measured."
     return act(request, lambda: services.request_cancel(run=run, user=person), done=done, then=f"/runs/{run.pk}/")
 
@@ -185,7 +189,7 @@ def cancel(request: HttpRequest, run_id: str) -> HttpResponse:
 @require_POST
 def retry(request: HttpRequest, run_id: str) -> HttpResponse:
     """Queue an ended run again."""
-    run, person = get_object_or_404(selectors.visible_to(request.user), pk=run_id), require_person(request.user)
+    run, person = _found(request, run_id), require_person(request.user)
     done = "Queued again as a new attempt; the evidence of earlier attempts is kept."
     return act(request, lambda: services.retry_run(run=run, user=person), done=done, then=f"/runs/{run.pk}/")
 
@@ -194,7 +198,7 @@ def retry(request: HttpRequest, run_id: str) -> HttpResponse:
 @require_POST
 def force_close(request: HttpRequest, run_id: str) -> HttpResponse:
     """End a run whose worker is gone."""
-    run, person = get_object_or_404(selectors.visible_to(request.user), pk=run_id), require_person(request.user)
+    run, person = _found(request, run_id), require_person(request.user)
     done = "Closed by force; whatever its worker still sends is refused."
     return act(request, lambda: services.force_close(run=run, user=person), done=done, then=f"/runs/{run.pk}/")
 
@@ -203,7 +207,7 @@ def force_close(request: HttpRequest, run_id: str) -> HttpResponse:
 @require_safe
 def artifact(request: HttpRequest, run_id: str, pk: int) -> HttpResponseBase:
     """Download a finished file."""
-    run = get_object_or_404(selectors.visible_to(request.user), pk=run_id)
+    run = _found(request, run_id)
     found = get_object_or_404(Artifact, pk=pk, run=run)
     return _download(found.file, f"{run.pk}-{found.attempt}-{found.name}")
 
@@ -212,7 +216,7 @@ def artifact(request: HttpRequest, run_id: str, pk: int) -> HttpResponseBase:
 @require_safe
 def segment(request: HttpRequest, run_id: str, pk: int) -> HttpResponseBase:
     """Download a part of the record stream."""
-    run = get_object_or_404(selectors.visible_to(request.user), pk=run_id)
+    run = _found(request, run_id)
     found = get_object_or_404(Segment, pk=pk, run=run)
     return _download(found.file, f"{run.pk}-{found.attempt}-segment-{found.number:06d}.jsonl")
 

@@ -120,11 +120,15 @@ def _edit(request: HttpRequest, editor: Editor, kind: _Kind) -> HttpResponse:
     return render(request, "studies/edit.html", {"editor": editor, "kind": kind}, status=status)
 
 
+def _found(request: HttpRequest, study_id: str) -> Study:
+    return get_object_or_404(selectors.visible_to(request.user), pk=study_id)
+
+
 @login_required
 @require_safe
 def detail(request: HttpRequest, study_id: str) -> HttpResponse:
     """One study."""
-    study = get_object_or_404(selectors.visible_to(request.user), pk=study_id)
+    study = _found(request, study_id)
     result = selectors.search_result(study)
     stages = [
         {
@@ -162,7 +166,7 @@ def _planned(study: Study) -> list[str]:
 @require_POST
 def cancel(request: HttpRequest, study_id: str) -> HttpResponse:
     """Stop a study."""
-    study = get_object_or_404(selectors.visible_to(request.user), pk=study_id)
+    study = _found(request, study_id)
     person = require_person(request.user)
     return act(
         request,
@@ -176,7 +180,7 @@ def cancel(request: HttpRequest, study_id: str) -> HttpResponse:
 @require_POST
 def resume(request: HttpRequest, study_id: str) -> HttpResponse:
     """Go on with a study that failed or was cancelled."""
-    study = get_object_or_404(selectors.visible_to(request.user), pk=study_id)
+    study = _found(request, study_id)
     person = require_person(request.user)
     return act(
         request,

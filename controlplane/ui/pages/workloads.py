@@ -64,11 +64,15 @@ def new(request: HttpRequest) -> HttpResponse:
     return _edit_page(request, Editor(WorkloadSpec, workload_setting(person), _start(request)), title="New workload")
 
 
+def _found(request: HttpRequest, workload_id: str) -> Workload:
+    return get_object_or_404(selectors.visible_to(request.user), pk=workload_id)
+
+
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def edit(request: HttpRequest, workload_id: str) -> HttpResponse:
     """The next version of a workload."""
-    workload = get_object_or_404(selectors.visible_to(request.user), pk=workload_id)
+    workload = _found(request, workload_id)
     require_change(request.user, workload)
     person = require_person(request.user)
     title = f"New version of {workload.name}"
@@ -141,7 +145,7 @@ def _figures(preview: dict[str, Any] | None) -> dict[str, Any]:
 @require_safe
 def latest(request: HttpRequest, workload_id: str) -> HttpResponse:
     """To the newest version."""
-    workload = get_object_or_404(selectors.visible_to(request.user), pk=workload_id)
+    workload = _found(request, workload_id)
     newest = workload.versions.first()
     if newest is None:
         raise Http404
@@ -173,7 +177,7 @@ def version(request: HttpRequest, workload_id: str, number: int) -> HttpResponse
 @require_POST
 def archive(request: HttpRequest, workload_id: str) -> HttpResponse:
     """Hide a workload from lists, or bring it back."""
-    workload = get_object_or_404(selectors.visible_to(request.user), pk=workload_id)
+    workload = _found(request, workload_id)
     archived = request.POST.get("archived") != "no"
     person = require_person(request.user)
     done = f"“{workload.name}” is {'archived' if archived else 'back in the lists'}."

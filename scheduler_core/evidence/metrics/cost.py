@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from scheduler_core.evidence.columns import MISSING, Ints
-from scheduler_core.evidence.metrics.metric import Metric, absent, present
+from scheduler_core.evidence.metrics.metric import Metric, absent, defined
 from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.evidence.tables.run_tables import RunTables, instances_of
 from scheduler_core.types.time import NS_PER_S
@@ -88,8 +88,7 @@ def _priced(
         spent = paid(run)
         if spent is None:
             return absent(_UNIT, Absence.NOT_MEASURED, "no price was declared")
-        found = value(run, spent)
-        return absent(_UNIT, Absence.NOT_APPLICABLE, why) if found is None else present(found, _UNIT, note=note(run))
+        return defined(value(run, spent), _UNIT, why, note(run))
 
     return Metric(name, _UNIT, formula, "lower", "run", "one per run", compute)
 
@@ -108,17 +107,11 @@ def _failures(run: RunTables, spent: float) -> float | None:
 
 
 def _wasted_work(run: RunTables) -> Figure:
-    found = wasted_share(run, tokens_worked(run))
-    if found is None:
-        return absent("share", Absence.NOT_APPLICABLE, "no token was computed")
-    return present(found, "share", note=_unseen(run))
+    return defined(wasted_share(run, tokens_worked(run)), "share", "no token was computed", _unseen(run))
 
 
 def _wasted_tokens(run: RunTables) -> Figure:
-    found = wasted_share(run, run.requests.rows["output_tokens"])
-    if found is None:
-        return absent("share", Absence.NOT_APPLICABLE, "no token was produced")
-    return present(found, "share")
+    return defined(wasted_share(run, run.requests.rows["output_tokens"]), "share", "no token was produced")
 
 
 def cost_metrics() -> Iterable[Metric]:

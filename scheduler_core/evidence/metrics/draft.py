@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from scheduler_core.evidence.fold.drafts import DraftTotals
-from scheduler_core.evidence.metrics.metric import Better, Metric, absent, present
+from scheduler_core.evidence.metrics.metric import Better, Metric, absent, defined
 from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.evidence.tables.run_tables import RunTables
 
@@ -28,7 +28,6 @@ def _of_drafts(
         totals = run.steps.drafts
         if not totals.steps:
             return absent(unit, Absence.NOT_APPLICABLE, "nothing was drafted by policy")
-        found = value(totals)
-        return absent(unit, Absence.NOT_APPLICABLE, "no draft was checked") if found is None else present(found, unit)
+        return defined(value(totals), unit, "no draft was checked")
 
     return Metric(name, unit, formula, better, "run", "one per run", compute)

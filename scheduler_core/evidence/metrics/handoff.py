@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from scheduler_core.evidence.fold.handoffs import HandoffTotals, MigrationTotals
-from scheduler_core.evidence.metrics.metric import Better, Metric, absent, present
+from scheduler_core.evidence.metrics.metric import Better, Metric, absent, defined, present
 from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.evidence.tables.run_tables import RunTables
 from scheduler_core.types.time import NS_PER_MS
@@ -98,8 +98,7 @@ def _migrated(
         totals = run.handoffs.migrations
         if not totals.started:
             return absent(unit, Absence.NOT_APPLICABLE, "no request migrated")
-        found = value(totals)
-        return absent(unit, Absence.NOT_APPLICABLE, "no migration landed") if found is None else present(found, unit)
+        return defined(value(totals), unit, "no migration landed")
 
     return Metric(name, unit, formula, better, "pool", "one per run", compute)
 
@@ -109,7 +108,6 @@ def _of(name: str, unit: str, formula: str, better: Better, value: Callable[[Han
         totals = run.handoffs
         if not totals.decided:
             return absent(unit, Absence.NOT_APPLICABLE, "no request moved between instances")
-        found = value(totals)
-        return absent(unit, Absence.NOT_APPLICABLE, "nothing to divide by") if found is None else present(found, unit)
+        return defined(value(totals), unit, "nothing to divide by")
 
     return Metric(name, unit, formula, better, "pool", "one per run", compute)

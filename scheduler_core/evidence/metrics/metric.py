@@ -38,6 +38,11 @@ def absent(unit: str, absence: Absence, note: str = "", n: int | None = None) ->
     return Figure(value=None, unit=unit, n=n, absence=absence, note=note)
 
 
+def defined(found: float | None, unit: str, why: str, note: str = "") -> Figure:
+    """A figure of what was ``found``; where that is nothing, it does not apply, and ``why``."""
+    return absent(unit, Absence.NOT_APPLICABLE, why) if found is None else present(float(found), unit, note=note)
+
+
 def tail(values: Ascending, share: float, unit: str = "ms") -> Figure:
     """A quantile of ascending values under the sample rule."""
     count = len(values)

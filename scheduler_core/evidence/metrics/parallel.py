@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from scheduler_core.evidence.fold.spread import SpreadTotals
-from scheduler_core.evidence.metrics.metric import Better, Metric, absent, present
+from scheduler_core.evidence.metrics.metric import Better, Metric, absent, defined
 from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.evidence.tables.run_tables import RunTables
 from scheduler_core.types.time import NS_PER_MS
@@ -64,7 +64,6 @@ def _spread(
         totals = run.steps.spread
         if not totals.steps:
             return absent(unit, Absence.NOT_APPLICABLE, "each instance is one device")
-        found = value(totals)
-        return absent(unit, Absence.NOT_APPLICABLE, why) if found is None else present(found, unit)
+        return defined(value(totals), unit, why)
 
     return Metric(name, unit, formula, better, "pool", "one per run", compute)

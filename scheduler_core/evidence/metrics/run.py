@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from scheduler_core.evidence.columns import MISSING
-from scheduler_core.evidence.metrics.metric import Better, Metric, Scope, quantile_rule, tail
+from scheduler_core.evidence.metrics.metric import Better, Metric, Scope, defined, quantile_rule, tail
 from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.evidence.tables.run_tables import RunTables
 from scheduler_core.types.quantile import quantile
@@ -19,10 +19,7 @@ def _run(name: str, unit: str, formula: str, better: Better, value: Value, scope
     """A metric with one value per run; None means that its denominator does not exist in the run."""
 
     def compute(run: RunTables) -> Figure:
-        found = value(run)
-        if found is None:
-            return Figure(value=None, unit=unit, absence=Absence.NOT_APPLICABLE, note="nothing to divide by")
-        return Figure(value=float(found), unit=unit)
+        return defined(value(run), unit, "nothing to divide by")
 
     return Metric(name, unit, formula, better, scope, "one per run", compute)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from scheduler_core.evidence.fold.instances import OutageTotals, PoolTotals, PowerTotals
-from scheduler_core.evidence.metrics.metric import Better, Metric, absent, present, quantile_rule, tail
+from scheduler_core.evidence.metrics.metric import Better, Metric, absent, defined, present, quantile_rule, tail
 from scheduler_core.evidence.schema import Absence, Figure
 from scheduler_core.evidence.tables.run_tables import RunTables
 from scheduler_core.types.time import NS_PER_MS
@@ -73,12 +73,7 @@ def _pooled(name: str, unit: str, formula: str, better: Better, value: Callable[
     def compute(run: RunTables) -> Figure:
         if not run.pools.changes:
             return absent(unit, Absence.NOT_APPLICABLE, "no instance changed its pool")
-        found = value(run.pools)
-        return (
-            absent(unit, Absence.NOT_APPLICABLE, "none got there before the end")
-            if found is None
-            else present(found, unit)
-        )
+        return defined(value(run.pools), unit, "none got there before the end")
 
     return Metric(name, unit, formula, better, "pool", "one per run", compute)
 
@@ -104,8 +99,7 @@ def _outage(
     def compute(run: RunTables) -> Figure:
         if not run.outages.deaths:
             return absent(unit, Absence.NOT_APPLICABLE, "no instance died")
-        found = value(run.outages)
-        return absent(unit, Absence.NOT_APPLICABLE, "no request was lost") if found is None else present(found, unit)
+        return defined(value(run.outages), unit, "no request was lost")
 
     return Metric(name, unit, formula, better, "pool", "one per run", compute)
 
@@ -114,7 +108,6 @@ def _of(name: str, unit: str, formula: str, better: Better, value: Callable[[Pow
     def compute(run: RunTables) -> Figure:
         if not run.power.scales:
             return absent(unit, Absence.NOT_APPLICABLE, "nothing scales in this run")
-        found = value(run.power)
-        return absent(unit, Absence.NOT_APPLICABLE, "nothing was started") if found is None else present(found, unit)
+        return defined(value(run.power), unit, "nothing was started")
 
     return Metric(name, unit, formula, better, "pool", "one per run", compute)
