@@ -148,6 +148,7 @@ static void NAME(attend_item)(const struct batch *b, const struct item *item, fl
     const long start = b->starts[item->row], tokens = b->starts[item->row + 1] - start, count = item->count;
     const long before = b->contexts[item->row] - tokens;
     const int *table = b->tables + item->row * b->table_width;
+    const int streams = tokens == 1 || b->last_only; /* the items of a chunk find in the cache what the first brought */
     /* Query q of a head is query head q % group of token q / group. */
     const long reach = before + (item->first + count - 1) / group + 1;
     const long tiles = (reach + VL - 1) / VL, stride = tiles * VL, head_size = page * dim;
@@ -165,7 +166,7 @@ static void NAME(attend_item)(const struct batch *b, const struct item *item, fl
         const long width = tiles - i < 4 ? tiles - i : 4;
         for (long j = 0; j < width; j++)
             tile[j] = keys + table[(i + j) / per_page] * page_size + (i + j) % per_page * dim * VL;
-        const long next = tiles - i - 4 < 4 ? tiles - i - 4 : 4;
+        const long next = !streams ? 0 : tiles - i - 4 < 4 ? tiles - i - 4 : 4;
         for (long j = 0; j < next; j++)
             ahead[j] = keys + table[(i + 4 + j) / per_page] * page_size + (i + 4 + j) % per_page * dim * VL;
         for (long h = 0; h < item->heads; h++) {
@@ -185,7 +186,7 @@ static void NAME(attend_item)(const struct batch *b, const struct item *item, fl
     for (long t = 0; t < reach; t += page) {
         const long width = reach - t < page ? reach - t : page;
         const KV *block = values + table[t / page] * page_size;
-        const KV *ahead = t + page < reach ? values + table[t / page + 1] * page_size : NULL;
+        const KV *ahead = streams && t + page < reach ? values + table[t / page + 1] * page_size : NULL;
         for (long h = 0; h < item->heads; h++) {
             if (ahead)
                 prefetch(ahead + h * head_size, head_size * sizeof(KV));

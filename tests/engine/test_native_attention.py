@@ -1,7 +1,11 @@
-"""The kernel for Intel AMX: against exact attention, and bit for bit against itself. Skipped where there is no AMX."""
+"""The compiled kernels, by vectors and by Intel AMX: against exact attention, and bit for bit against themselves.
+
+What needs AMX is skipped where there is none.
+"""
 
 import itertools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,7 +16,7 @@ from hypothesis import strategies as st
 from gpu_runner.engine.attention.base import PoolShape
 from gpu_runner.engine.attention.gather import GatherAttention
 from gpu_runner.engine.attention.native import NativeAttention
-from gpu_runner.engine.native.compiled import UnavailableError, has_amx
+from gpu_runner.engine.native.compiled import UnavailableError
 from tests.engine.test_attention import CPU, batch_of
 
 BF16 = torch.bfloat16
@@ -28,44 +32,63 @@ SHAPES_OF_HEADS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def machine() -> None:
-    try:
-        there = has_amx()
-    except UnavailableError as reason:
-        pytest.skip(f"no compiled kernels here: {reason}")
-    if not there:
-        pytest.skip("this machine has no Intel AMX, or does not let this process use it")
+Shape = tuple[int, int, int, int]
+"""Heads, KV heads, head size, block size."""
 
 
-def pool(shape: tuple[int, int, int, int], positions: int, threads: int = 1) -> NativeAttention:
+@dataclass(frozen=True)
+class Kernel:
+    """Formats of activations and pages, and whether AMX is denied."""
+
+    arithmetic: torch.dtype
+    pages: torch.dtype
+    denied: bool = False
+
+
+AMX = Kernel(BF16, BF16)
+VECTORS = {
+    "fp32": Kernel(torch.float32, torch.float32),
+    "fp32 on bf16": Kernel(torch.float32, BF16),
+    "bf16 by vectors": Kernel(BF16, BF16, denied=True),
+}
+KERNELS = {"bf16 by AMX": AMX, **VECTORS}
+
+
+def pool(shape: Shape, positions: int, kernel: Kernel = AMX, threads: int = 1) -> NativeAttention:
     """One layer with room for ``positions``, twice."""
     heads, kv_heads, head_dim, block_size = shape
-    made = NativeAttention(
-        PoolShape(1, _blocks(shape, positions), block_size, heads, kv_heads, head_dim), BF16, BF16, threads
-    )
-    assert made.name == "native-amx"
+    sizes = PoolShape(1, _blocks(shape, positions), block_size, heads, kv_heads, head_dim)
+    with pytest.MonkeyPatch.context() as patch:
+        if kernel.denied:
+            patch.setenv("HEADWAY_AMX", "0")
+        try:
+            made = NativeAttention(sizes, kernel.arithmetic, kernel.pages, threads)
+        except UnavailableError as reason:
+            pytest.skip(f"no compiled kernels here: {reason}")
+    if kernel is AMX and made.name != "native-amx":
+        pytest.skip("this machine has no Intel AMX, or does not let this process use it")
     return made
 
 
-def table(shape: tuple[int, int, int, int], positions: int, seed: int = 0) -> list[int]:
+def table(shape: Shape, positions: int, seed: int = 0) -> list[int]:
     """Blocks for ``positions`` in no order, from the first half of a pool."""
     blocks: list[int] = np.random.default_rng(seed).permutation(_blocks(shape, positions) // 2).tolist()
     return blocks
 
 
-def _blocks(shape: tuple[int, int, int, int], positions: int) -> int:
+def _blocks(shape: Shape, positions: int) -> int:
     return 2 * math.ceil(positions / shape[3])
 
 
-def inputs(shape: tuple[int, int, int, int], tokens: int, seed: int = 0) -> torch.Tensor:
+def inputs(shape: Shape, tokens: int, seed: int = 0, kernel: Kernel = AMX) -> torch.Tensor:
     heads, kv_heads, head_dim, _ = shape
-    return torch.randn(tokens, heads + 2 * kv_heads, head_dim, generator=torch.Generator().manual_seed(seed)).to(BF16)
+    drawn = torch.randn(tokens, heads + 2 * kv_heads, head_dim, generator=torch.Generator().manual_seed(seed))
+    return drawn.to(kernel.arithmetic)
 
 
 def attend(
     attention: NativeAttention | GatherAttention,
-    shape: tuple[int, int, int, int],
+    shape: Shape,
     qkv: torch.Tensor,
     rows: list[tuple[int, int]],
     tables: list[list[int]],
@@ -77,7 +100,7 @@ def attend(
 
 
 def in_parts(
-    attention: NativeAttention, shape: tuple[int, int, int, int], qkv: torch.Tensor, cuts: list[int], blocks: list[int]
+    attention: NativeAttention, shape: Shape, qkv: torch.Tensor, cuts: list[int], blocks: list[int]
 ) -> torch.Tensor:
     """A prompt computed in chunks that end at ``cuts``."""
     ends = sorted({cut for cut in cuts if 0 < cut < len(qkv)} | {len(qkv)})
@@ -89,7 +112,7 @@ def in_parts(
 
 
 @pytest.mark.parametrize("shape", SHAPES_OF_HEADS)
-def test_it_agrees_with_exact_attention(shape: tuple[int, int, int, int]) -> None:
+def test_it_agrees_with_exact_attention(shape: Shape) -> None:
     """A prompt longer than a span of scores (512), a chunk after it, and a decode, beside fp32 on the same inputs.
 
     Rounding the result, the weights, and queries and keys after rotation to bf16 each cost up to 2^-9 of the largest
@@ -112,7 +135,7 @@ def test_it_agrees_with_exact_attention(shape: tuple[int, int, int, int]) -> Non
 
 
 @pytest.mark.parametrize("shape", SHAPES_OF_HEADS[:4])
-def test_scores_of_any_size_are_weighed_like_exact_ones(shape: tuple[int, int, int, int]) -> None:
+def test_scores_of_any_size_are_weighed_like_exact_ones(shape: Shape) -> None:
     """Keys that grow with the position: the largest score moves on from span to span, by thousands.
 
     Weights are nearly all or nothing then, so only rows are compared in which rounding queries and keys cannot change
@@ -141,7 +164,8 @@ def test_scores_of_any_size_are_weighed_like_exact_ones(shape: tuple[int, int, i
     assert checked > 100
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("kernel", KERNELS)
+@settings(max_examples=25, deadline=None)
 @given(
     shape=st.sampled_from(SHAPES_OF_HEADS),
     tokens=st.integers(1, 640),
@@ -151,12 +175,12 @@ def test_scores_of_any_size_are_weighed_like_exact_ones(shape: tuple[int, int, i
     seed=st.integers(0, 99),
 )
 def test_a_row_is_the_same_bit_for_bit_in_any_chunks_and_company(
-    shape: tuple[int, int, int, int], tokens: int, cuts: list[int], company: list[int], threads: int, seed: int
+    kernel: str, shape: Shape, tokens: int, cuts: list[int], company: list[int], threads: int, seed: int
 ) -> None:
     """A prompt at once; in chunks; its last chunk or token among other rows, with one thread or two."""
-    qkv, blocks = inputs(shape, tokens, seed), table(shape, 640, seed)
-    whole = attend(pool(shape, 640), shape, qkv, [(tokens, tokens)], [blocks])
-    chunked = pool(shape, 640, threads)
+    qkv, blocks = inputs(shape, tokens, seed, KERNELS[kernel]), table(shape, 640, seed)
+    whole = attend(pool(shape, 640, KERNELS[kernel]), shape, qkv, [(tokens, tokens)], [blocks])
+    chunked = pool(shape, 640, KERNELS[kernel], threads)
     assert torch.equal(in_parts(chunked, shape, qkv, cuts, blocks), whole)
     begin = max((cut for cut in cuts if cut < tokens), default=tokens - 1)
     first = _blocks(shape, 640) // 2
@@ -166,7 +190,7 @@ def test_a_row_is_the_same_bit_for_bit_in_any_chunks_and_company(
         return
     rows = [(tokens - begin, tokens), *((n, n) for n in company)]
     ordered = sorted(range(len(rows)), key=lambda row: rows[row][0] > 1)
-    pieces = [qkv[begin:], *(inputs(shape, n, seed + n) for n in company)]
+    pieces = [qkv[begin:], *(inputs(shape, n, seed + n, KERNELS[kernel]) for n in company)]
     tables = [blocks, *others]
     got = attend(
         chunked,
@@ -179,29 +203,32 @@ def test_a_row_is_the_same_bit_for_bit_in_any_chunks_and_company(
     assert torch.equal(got[place : place + tokens - begin], whole[begin:])
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("shape", SHAPES_OF_HEADS)
-def test_tokens_decoded_one_by_one_are_those_of_the_prompt(shape: tuple[int, int, int, int]) -> None:
-    qkv, blocks = inputs(shape, 70), table(shape, 96)
-    whole = attend(pool(shape, 96), shape, qkv, [(70, 70)], [blocks])
-    assert torch.equal(in_parts(pool(shape, 96), shape, qkv, list(range(30, 70)), blocks), whole)
+def test_tokens_decoded_one_by_one_are_those_of_the_prompt(shape: Shape, kernel: str) -> None:
+    qkv, blocks = inputs(shape, 70, kernel=KERNELS[kernel]), table(shape, 96)
+    whole = attend(pool(shape, 96, KERNELS[kernel]), shape, qkv, [(70, 70)], [blocks])
+    assert torch.equal(in_parts(pool(shape, 96, KERNELS[kernel]), shape, qkv, list(range(30, 70)), blocks), whole)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("shape", SHAPES_OF_HEADS)
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, 3e38])
-def test_what_lies_in_slots_not_yet_written_does_not_matter(shape: tuple[int, int, int, int], garbage: float) -> None:
-    qkv, blocks = inputs(shape, 77), table(shape, 96)
-    clean, dirty = pool(shape, 96), pool(shape, 96)
+def test_what_lies_in_slots_not_yet_written_does_not_matter(shape: Shape, garbage: float, kernel: str) -> None:
+    qkv, blocks = inputs(shape, 77, kernel=KERNELS[kernel]), table(shape, 96)
+    clean, dirty = pool(shape, 96, KERNELS[kernel]), pool(shape, 96, KERNELS[kernel])
     for page in dirty.pages:
         page.fill_(garbage)
     cuts = [1, 5, 33, 48, 76]
     assert torch.equal(in_parts(dirty, shape, qkv, cuts, blocks), in_parts(clean, shape, qkv, cuts, blocks))
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("shape", SHAPES_OF_HEADS)
-def test_blocks_can_be_copied_whole(shape: tuple[int, int, int, int]) -> None:
+def test_blocks_can_be_copied_whole(shape: Shape, kernel: str) -> None:
     """Blocks come first in the pages: a row goes on from copies of its blocks as if nothing had happened."""
-    qkv, blocks = inputs(shape, 80), table(shape, 96)
-    mine = pool(shape, 96)
+    qkv, blocks = inputs(shape, 80, kernel=KERNELS[kernel]), table(shape, 96)
+    mine = pool(shape, 96, KERNELS[kernel])
     attend(mine, shape, qkv[:79], [(79, 79)], [blocks])
     copies = [block + _blocks(shape, 96) // 2 for block in blocks]
     for page in mine.pages:
@@ -221,14 +248,12 @@ def test_only_the_last_token_of_each_row_is_needed_in_the_last_layer() -> None:
     assert not last[1:40].any()
 
 
-def test_where_amx_is_denied_or_the_head_does_not_fit_vectors_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_amx_is_denied_or_does_not_fit_vectors_do_the_same() -> None:
     shape = (6, 2, 64, 16)
     qkv, blocks = inputs(shape, 60), table(shape, 96)
     by_tiles = attend(pool(shape, 96), shape, qkv, [(60, 60)], [blocks])
+    for name, kernel in VECTORS.items():
+        assert pool(shape, 96, kernel).name == "native", name
     assert NativeAttention(PoolShape(1, 2, 16, 6, 2, 48), BF16, BF16, 1).name == "native"
-    assert NativeAttention(PoolShape(1, 2, 16, 6, 2, 64), torch.float32, BF16, 1).name == "native"
-    monkeypatch.setenv("HEADWAY_AMX", "0")
-    without = NativeAttention(PoolShape(1, 12, 16, 6, 2, 64), BF16, BF16, 1)
-    assert without.name == "native"
-    by_vectors = attend(without, shape, qkv, [(60, 60)], [blocks])
+    by_vectors = attend(pool(shape, 96, VECTORS["bf16 by vectors"]), shape, qkv, [(60, 60)], [blocks])
     assert (by_tiles.float() - by_vectors.float()).abs().max() < 4e-2
