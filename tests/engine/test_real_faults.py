@@ -13,7 +13,9 @@ from gpu_runner.engine.describe import describe
 from scheduler_core.policies.registry import manifests
 from scheduler_core.policies.resolving import check_against
 from scheduler_core.testing.builders import policy_spec, request
+from scheduler_core.types.arrival import PlannedRequest
 from scheduler_core.types.errors import InputError
+from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.reasons import Outcome, Preempt, Reject
 from scheduler_core.types.records import Admitted, Deferred, Finished, Preempted, Step
 from tests.engine.scenes import engine, has_its_own_tokens, serve
@@ -72,9 +74,9 @@ def test_3_who_comes_back_first_follows_the_written_rule(order: str, first: int)
     requests = [
         request(0, 31, 8, priority=-1, tenant="x"),
         request(1, 60, 2, tenant="x"),
-        request(2, 31, 8, at_ms=10, tenant="y"),
+        request(2, 31, 8, at_ms=100, tenant="y"),
     ]
-    with engine(5, hold=(0, 20)) as executor:
+    with engine(5, hold=(0, 110)) as executor:
         served = serve(
             executor,
             requests,
@@ -123,16 +125,34 @@ def test_5_a_victim_that_stands_earlier_costs_nobody_a_turn() -> None:
     and join in step 1. In step 2 B needs its second block and A, earlier in the order, has to give up its own: B and C
     both get their token in that step. (`serve` checks that in every step each running request is granted once.)
     """
-    requests = [
-        request(0, 4, 9, priority=9),
-        request(1, 8, 4, at_ms=10, priority=0),
-        request(2, 4, 4, at_ms=10, priority=1),
-    ]
-    with engine(3, 8, hold=(0, 20)) as executor:
-        served = serve(executor, requests, order__by="priority", cache__prefix="none")
+    with engine(3, 8, hold=(0, 110)) as executor:
+        served = serve(executor, _victim_first(9), order__by="priority", cache__prefix="none")
         assert served.steps[:3] == [{0: 4}, {0: 1, 1: 8, 2: 4}, {1: 1, 2: 1}]
         assert served.preempted == [0]
         assert served.report.outcomes == {Outcome.FINISHED: 3}
+
+
+def test_5_a_victim_that_was_held_back_costs_nobody_a_turn() -> None:
+    """The same with steps planned ahead, and A has three tokens to make: step 1 is planned before B and C come, step 2
+    has A's last token and their prompts. While it runs step 3 is planned, in which A has nothing to do and is held
+    back; B needs a block and takes A's. B and C both get their token, and A ends with the three that it made.
+    """
+    with engine(3, 8, hold=(0, 110), overlap=Overlap.SCHEDULE_AHEAD) as executor:
+        ahead = {"execution__overlap": Overlap.SCHEDULE_AHEAD.value}
+        served = serve(executor, _victim_first(3), order__by="priority", cache__prefix="none", **ahead)
+        assert served.steps[:4] == [{0: 4}, {0: 1}, {0: 1, 1: 8, 2: 4}, {1: 1, 2: 1}]
+        assert [(record.request, record.step) for record in served.of(Preempted)] == [(0, 3)]
+        assert [(record.outcome, len(record.tokens or [])) for record in served.ended] == [
+            ("finished", 3), ("finished", 4), ("finished", 4),
+        ]  # fmt: skip
+
+
+def _victim_first(outputs: int) -> list[PlannedRequest]:
+    return [
+        request(0, 4, outputs, priority=9),
+        request(1, 8, 4, at_ms=100, priority=0),
+        request(2, 4, 4, at_ms=100, priority=1),
+    ]
 
 
 def test_6_a_prompt_over_the_budget_without_chunking_is_refused() -> None:
