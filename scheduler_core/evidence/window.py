@@ -22,24 +22,43 @@ class Window:
     tokens_at_end: int = 0
     _seconds: Counter[int] = field(default_factory=Counter)
     _seconds_since_end: Counter[int] = field(default_factory=Counter)
+    _second: int = 0  # the one that came last, of times in ``[_from_ns, _until_ns)``, with its tokens so far
+    _from_ns: Ns = 0
+    _until_ns: Ns = 0
+    _second_tokens: int = 0
 
     def arrived(self, request: int, at_ns: Ns) -> None:
         """A request arrived; the first measured one opens the window."""
         if request >= self.opens_with and self.start_ns is None:
             self.start_ns = at_ns
-            self.tokens = 0
+            self.tokens = self._second_tokens = 0
 
     def emitted(self, at_ns: Ns, tokens: int) -> None:
         """``tokens`` tokens became available at one time; below 0 where fewer had come than were told."""
         self.tokens += tokens
+        if not self._from_ns <= at_ns < self._until_ns:
+            self._turn_to(at_ns)
+        self._second_tokens += tokens
+
+    def _turn_to(self, at_ns: Ns) -> None:
+        """Tokens come in another second than the ones before; before the window opens, in none."""
+        self._put_down()
         if self.start_ns is not None:
-            self._seconds_since_end[max(0, at_ns - self.start_ns) // NS_PER_S] += tokens
+            self._second = max(0, at_ns - self.start_ns) // NS_PER_S
+            self._until_ns = self.start_ns + (self._second + 1) * NS_PER_S
+            self._from_ns = self._until_ns - NS_PER_S if self._second else 0
+
+    def _put_down(self) -> None:
+        if self.start_ns is not None:
+            self._seconds_since_end[self._second] += self._second_tokens
+        self._second_tokens = 0
 
     def ended(self, request: int, at_ns: Ns) -> None:
         """A request ended; a measured one extends the window."""
         if request >= self.opens_with and at_ns >= self.end_ns:
             self.end_ns = at_ns
             self.tokens_at_end = self.tokens
+            self._put_down()
             self._seconds.update(self._seconds_since_end)
             self._seconds_since_end.clear()
 
