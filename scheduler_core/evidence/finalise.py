@@ -9,16 +9,14 @@ import numpy as np
 
 from scheduler_core.evidence.audit.replay import Audit
 from scheduler_core.evidence.benchmark import benchmark
-from scheduler_core.evidence.bootstrap import within_run_errors
 from scheduler_core.evidence.columns import MISSING, IntRows, Ints
 from scheduler_core.evidence.fold.drafts import is_speculative
 from scheduler_core.evidence.fold.fold import RunFold
 from scheduler_core.evidence.fold.layout import CHUNK_INTS, GAP_INTS, Labels, RowTables
-from scheduler_core.evidence.formulas.tools import by_tool
 from scheduler_core.evidence.lint import linted
-from scheduler_core.evidence.metrics.classes import class_summaries
 from scheduler_core.evidence.metrics.registry import compute_all
 from scheduler_core.evidence.schema import AuditReport, Figure, RunSummary
+from scheduler_core.evidence.summary import shared_fields
 from scheduler_core.evidence.tables.request_table import write_outputs, write_requests
 from scheduler_core.evidence.tables.requests import Floats, Requests, never_came
 from scheduler_core.evidence.tables.run_tables import (
@@ -29,7 +27,6 @@ from scheduler_core.evidence.tables.run_tables import (
     chunks_of_file,
     gaps_of_file,
 )
-from scheduler_core.evidence.tables.slo import tier_summaries
 from scheduler_core.evidence.tables.tables import chunks_table, gaps_table, steps_table
 from scheduler_core.files import write_json
 from scheduler_core.spec.workload import Tier
@@ -199,44 +196,19 @@ def _summary(
     tables: RunTables, fold: RunFold, place: tuple[str, int], figures: dict[str, Figure], audit: AuditReport
 ) -> RunSummary:
     started, requests = tables.started, tables.requests
-    finished = fold.finished
-    decisions = fold.decisions
+    finished, decisions = fold.finished, fold.decisions
     return RunSummary(
-        run=started.run,
-        attempt=started.attempt,
-        arm=place[0],
-        repeat=place[1],
-        plan_digest=started.plan_digest,
-        policy_digest=started.policy_digest,
-        policy=started.policy,
-        target=started.target,
-        level=started.level,
-        source=started.source,
+        **shared_fields(tables, finished, place),
         fingerprint=started.fingerprint,
-        complete=finished is not None and finished.complete,
-        offered=started.offered,
-        measured=int(requests.measured.sum()),
         outcomes=_outcomes(requests, started.offered),
         unsent=never_came(requests, started.offered),
-        duration_s=(finished.at_ns if finished is not None else tables.window.end_ns) / 1e9,
         steps=finished.steps if finished is not None else tables.steps.steps,
         ties=sum(len(positions) for positions in fold.ties.values()),
         outputs_digest=fold.outputs_digest(),
-        lengths_digest=requests.lengths_digest(),
-        output_tokens=requests.finished_tokens(),
         decisions_digest=decisions.hexdigest(),
         initial_cache_blocks=decisions.initial_cache_blocks,
-        observed_hit_share=started.observed_hit_share,
-        reasons=requests.reasons(),
-        within_run_errors=within_run_errors(requests),
-        longest_gap_causes=requests.longest_gap_causes(requests.warm_finished),
-        stall_causes=requests.longest_gap_causes(tables.stalled),
         metrics=figures,
-        by_tool=by_tool(tables),
-        tiers=tier_summaries(requests, tables.tiers),
-        classes=class_summaries(requests, tables.slowdown),
         pools=tables.use.pools(),
-        cold_requests=int(requests.cold.sum()),
         audit=audit,
     )
 

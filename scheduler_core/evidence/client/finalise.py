@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 
 from scheduler_core.evidence.benchmark import benchmark
-from scheduler_core.evidence.bootstrap import within_run_errors
 from scheduler_core.evidence.client.audit import ClientAudit
 from scheduler_core.evidence.client.figures import client_figures
 from scheduler_core.evidence.client.fold import ClientFold, ClientTables
@@ -17,14 +16,12 @@ from scheduler_core.evidence.client.observations import Observations
 from scheduler_core.evidence.client.requests import ClientRequests
 from scheduler_core.evidence.columns import Ints
 from scheduler_core.evidence.fold.layout import Labels
-from scheduler_core.evidence.formulas.tools import by_tool
 from scheduler_core.evidence.lint import linted
-from scheduler_core.evidence.metrics.classes import class_summaries
 from scheduler_core.evidence.schema import NOTES, RunSummary
+from scheduler_core.evidence.summary import shared_fields
 from scheduler_core.evidence.tables.request_table import write_requests
 from scheduler_core.evidence.tables.requests import never_came
 from scheduler_core.evidence.tables.run_tables import RunTables, StepTotals, chunks_of_file, gaps_of_file
-from scheduler_core.evidence.tables.slo import tier_summaries
 from scheduler_core.evidence.tables.tables import TableWriter, chunks_table, gaps_table
 from scheduler_core.files import write_json
 from scheduler_core.spec.workload import Tier
@@ -98,43 +95,19 @@ def _tables(
 def _summary(tables: RunTables, fold: ClientFold, place: tuple[str, int], audit: ClientAudit) -> RunSummary:
     started, requests = tables.started, tables.requests
     figures = client_figures(tables, fold)
-    finished, deployed = fold.finished, fold.deployed
+    deployed = fold.deployed
     never = never_came(requests, started.offered)
     outcomes = Counter(requests.by_outcome()) + Counter(never)
     unsent = Counter(requests.by_outcome(requests.rows["tries"] == 0)) + Counter(never)
     return RunSummary(
-        run=started.run,
-        attempt=started.attempt,
-        arm=place[0],
-        repeat=place[1],
-        plan_digest=started.plan_digest,
-        policy_digest=started.policy_digest,
-        policy=started.policy,
-        target=started.target,
-        level=started.level,
-        source=started.source,
+        **shared_fields(tables, fold.finished, place),
         fingerprint={**started.fingerprint, NOTES: _notes(fold)},
-        complete=finished is not None and finished.complete,
-        offered=started.offered,
-        measured=int(requests.measured.sum()),
         outcomes={outcome.value: outcomes[outcome.value] for outcome in Outcome},
         unsent=dict(unsent),
-        duration_s=(finished.at_ns if finished is not None else tables.window.end_ns) / 1e9,
         steps=0,
         ties=0,
-        observed_hit_share=started.observed_hit_share,
         outputs_digest=None,
-        lengths_digest=requests.lengths_digest(),
-        output_tokens=requests.finished_tokens(),
-        reasons=requests.reasons(),
-        within_run_errors=within_run_errors(requests),
-        longest_gap_causes=requests.longest_gap_causes(requests.warm_finished),
-        stall_causes=requests.longest_gap_causes(tables.stalled),
         metrics=figures,
-        by_tool=by_tool(tables),
-        tiers=tier_summaries(requests, tables.tiers),
-        classes=class_summaries(requests, tables.slowdown),
-        cold_requests=int(requests.cold.sum()),
         deployment={} if deployed is None else _deployment(deployed.server, deployed.version, deployed.settings),
         void=fold.effort.void if fold.effort is not None else "",
         audit=audit.report(requests, figures),
