@@ -149,11 +149,14 @@ class Checks:
         """The same traffic on the device and on the model calibrated to it, with each relative difference."""
         if self.profile is None:
             raise RuntimeError("there is no calibration to compare with")
+        subject = fidelity.Subject(self.model)
         real = TorchTarget(model=self.model, device=self.device, dtype="bfloat16", kv_blocks=2048)
-        plan = fidelity.traffic(count=60, rate_rps=0.5 * fidelity.capacity_rps(self.profile))
+        rate_rps = 0.5 * fidelity.capacity_rps(subject, self.profile)
+        case = fidelity.Case("half", subject.traffic(count=60, rate_rps=rate_rps))
         errors = fidelity.Errors()
         for _ in range(2):
-            errors.take(fidelity.play(fidelity.Case("half", plan), TargetSpec(torch=real), self.profile))
+            played = fidelity.play(case, TargetSpec(torch=real), self.profile)
+            errors.take(played, fidelity.predict(case, self.profile))
         return errors.figures()
 
 
