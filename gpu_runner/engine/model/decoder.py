@@ -6,9 +6,10 @@ import torch
 
 from gpu_runner.engine.attention.base import AttentionKernel, DeviceBatch
 from gpu_runner.engine.config import Experts, ModelConfig
+from gpu_runner.engine.model.choosing import build_gate, build_linear
 from gpu_runner.engine.model.elementwise import Elementwise, build_elementwise
 from gpu_runner.engine.model.mlp import DenseMlp, ExpertMlp, GroupedExpertMlp, Mlp, groups_experts
-from gpu_runner.engine.model.parts import Linear, Workspace, build_linear
+from gpu_runner.engine.model.parts import Linear, Workspace
 from gpu_runner.engine.model.rope import rope_tables
 from gpu_runner.engine.model.weights import Weights
 
@@ -32,7 +33,7 @@ class Decoder:
     ) -> None:
         """Load every tensor as ``dtype``; `InputError` names a tensor that is missing or has the wrong shape."""
         self._elementwise = build_elementwise(dtype, device, threads)
-        loader = _Loader(config, weights, dtype, device, self._elementwise)
+        loader = _Loader(config, weights, dtype, device, self._elementwise, threads)
         self.config = config
         self.dtype = dtype
         self.device = device
@@ -42,7 +43,7 @@ class Decoder:
         head = self._embedding
         if not config.tied:
             head = loader.tensor("lm_head.weight", (config.vocab_size, config.hidden))
-        self._head = build_linear(head)
+        self._head = build_linear(head, threads=threads)
         self._workspace = self.workspace()
         self._cos, self._sin = (
             table.to(device) for table in rope_tables(config.rope, config.head_dim, config.model_length)
@@ -89,7 +90,7 @@ class Decoder:
                 mixed, hidden = mixed.index_select(0, batch.sampled), hidden.index_select(0, batch.sampled)
             layer.output.add_to(hidden, mixed)
             layer.mlp.add_to(hidden, self._normed(hidden, layer.mlp_norm), workspace)
-        return self._head(self._normed(hidden, self._norm)).float()
+        return self._head.widened(self._normed(hidden, self._norm))
 
     def _attend(
         self, index: int, hidden: torch.Tensor, batch: DeviceBatch, attention: AttentionKernel, workspace: Workspace
@@ -121,8 +122,10 @@ class _Loader:
         dtype: torch.dtype,
         device: torch.device,
         elementwise: Elementwise,
+        threads: int,
     ) -> None:
         self._elementwise = elementwise
+        self._threads = threads
         self._config = config
         self._weights = weights
         self._dtype = dtype
@@ -178,14 +181,19 @@ class _Loader:
     def _dense(self, base: str, names: tuple[str, str, str], width: int) -> DenseMlp:
         gate, up, down = (f"{base}.{name}" for name in names)
         hidden, bias = self._config.hidden, self._config.mlp_bias
+        both = self._joined([(gate, width), (up, width)], hidden, bias=bias)
         return DenseMlp(
-            self._fused([(gate, width), (up, width)], hidden, bias=bias),
+            build_gate(*both, self._elementwise, threads=self._threads),
             self._fused([(down, hidden)], width, bias=bias),
-            width,
-            self._elementwise,
         )
 
     def _fused(self, parts: list[tuple[str, int]], inputs: int, *, bias: bool) -> Linear:
+        return build_linear(*self._joined(parts, inputs, bias=bias), threads=self._threads)
+
+    def _joined(
+        self, parts: list[tuple[str, int]], inputs: int, *, bias: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Weights, and with ``bias`` biases, of layers that are computed together."""
         weight = torch.cat([self.tensor(f"{name}.weight", (size, inputs)) for name, size in parts])
         biases = torch.cat([self.tensor(f"{name}.bias", (size,)) for name, size in parts]) if bias else None
-        return build_linear(weight, biases)
+        return weight, biases

@@ -7,7 +7,7 @@ from torch.nn.functional import grouped_mm
 
 from gpu_runner.engine.config import Experts
 from gpu_runner.engine.model.elementwise import Elementwise
-from gpu_runner.engine.model.parts import Linear, Workspace
+from gpu_runner.engine.model.parts import Gate, Linear, Workspace
 
 
 class Mlp(Protocol):
@@ -26,30 +26,24 @@ class Mlp(Protocol):
 
 
 class DenseMlp:
-    """``down(silu(gate(x)) * up(x))`` with gate and up fused into one product."""
+    """``down(silu(gate(x)) * up(x))``."""
 
     capturable = True
 
-    def __init__(self, gate_up: Linear, down: Linear, width: int, elementwise: Elementwise) -> None:
-        self._elementwise = elementwise
-        self._gate_up = gate_up
+    def __init__(self, gate: Gate, down: Linear) -> None:
+        self._gate = gate
         self._down = down
-        self._width = width
 
     @property
     def weight_bytes(self) -> int:
-        return self._gate_up.weight_bytes + self._down.weight_bytes
+        return self._gate.weight_bytes + self._down.weight_bytes
 
     def add_to(self, hidden: torch.Tensor, normed: torch.Tensor, workspace: Workspace) -> None:
-        self._down.add_to(hidden, self._inner(normed, workspace))
+        self._down.add_to(hidden, self._gate(normed, workspace))
 
     def __call__(self, values: torch.Tensor, workspace: Workspace) -> torch.Tensor:
         """The output by itself."""
-        return self._down(self._inner(values, workspace))
-
-    def _inner(self, values: torch.Tensor, workspace: Workspace) -> torch.Tensor:
-        both = self._gate_up(values, workspace.take("gate_up", values.shape[0], 2 * self._width))
-        return self._elementwise.gated(both, workspace.take("inner", values.shape[0], self._width))
+        return self._down(self._gate(values, workspace))
 
 
 class ExpertMlp:

@@ -1,10 +1,11 @@
-"""Linear layers and the buffers they write to."""
+"""Linear layers by PyTorch, and the buffers they write to."""
 
 from typing import Protocol
 
 import torch
 
-_PACKED_FP32_FROM = 1 << 20  # weights from which oneDNN's layout pays in fp32
+from gpu_runner.engine.model.elementwise import Elementwise
+
 _USUAL_ROWS = 32  # what the packed layout is chosen for
 
 
@@ -38,6 +39,20 @@ class Linear(Protocol):
     def add_to(self, target: torch.Tensor, values: torch.Tensor) -> None:
         """Add the product for ``values`` to ``target`` ``[rows, out]`` in place."""
 
+    def widened(self, values: torch.Tensor) -> torch.Tensor:
+        """The product for ``values`` in fp32, not rounded to a narrower format where its sums were not."""
+
+
+class Gate(Protocol):
+    """``silu(gate(x)) * up(x)``, the first half of a SwiGLU layer."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of its parameters."""
+
+    def __call__(self, values: torch.Tensor, workspace: Workspace) -> torch.Tensor:
+        """For ``values`` ``[rows, in]`` the product ``[rows, width]``, which may lie in ``workspace``."""
+
 
 class PlainLinear:
     """The weight as it comes, on every device."""
@@ -56,6 +71,9 @@ class PlainLinear:
         target.addmm_(values, self._transposed)
         if self._bias is not None:
             target.add_(self._bias)
+
+    def widened(self, values: torch.Tensor) -> torch.Tensor:
+        return self(values).float()
 
 
 class PackedLinear:
@@ -76,14 +94,26 @@ class PackedLinear:
     def add_to(self, target: torch.Tensor, values: torch.Tensor) -> None:
         target.add_(self(values))
 
+    def widened(self, values: torch.Tensor) -> torch.Tensor:
+        return self(values).float()
 
-def build_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-    """The faster of both for this weight on its device."""
-    if weight.device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        large = weight.dtype is torch.float32 and weight.numel() >= _PACKED_FP32_FROM
-        if weight.dtype is torch.bfloat16 or large:
-            return PackedLinear(weight, bias)
-    return PlainLinear(weight, bias)
+
+class TwoStepGate:
+    """Gate and up in one product, then what becomes of both."""
+
+    def __init__(self, gate_up: Linear, width: int, elementwise: Elementwise) -> None:
+        """``gate_up`` has ``2 * width`` outputs, the gate's first."""
+        self._gate_up = gate_up
+        self._width = width
+        self._elementwise = elementwise
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._gate_up.weight_bytes
+
+    def __call__(self, values: torch.Tensor, workspace: Workspace) -> torch.Tensor:
+        both = self._gate_up(values, workspace.take("gate_up", values.shape[0], 2 * self._width))
+        return self._elementwise.gated(both, workspace.take("inner", values.shape[0], self._width))
 
 
 def _bytes(weight: torch.Tensor, bias: torch.Tensor | None) -> int:

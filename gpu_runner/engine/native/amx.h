@@ -37,7 +37,8 @@ static inline void load_tile_shapes(const struct tile_shapes *shapes)
     __asm__ volatile("ldtilecfg %0" ::"m"(*shapes));
 }
 
-/* Shape the eight tiles of this thread, each of rows[i] rows of 64 bytes, and zero them. */
+/* Shape the eight tiles of this thread, each of rows[i] rows of 64 bytes, and zero them; a tile of no rows must not be
+ * used. */
 static inline void shape_tiles(const uint8_t rows[8])
 {
     struct tile_shapes shapes;
@@ -45,7 +46,7 @@ static inline void shape_tiles(const uint8_t rows[8])
     shapes.palette = 1;
     for (int i = 0; i < 8; i++) {
         shapes.rows[i] = rows[i];
-        shapes.row_bytes[i] = TILE_BYTES;
+        shapes.row_bytes[i] = rows[i] ? TILE_BYTES : 0;
     }
     load_tile_shapes(&shapes);
 }

@@ -14,8 +14,11 @@ import torch
 from gpu_runner.engine.fingerprint import cpu_model
 
 _HERE = Path(__file__).parent
-_UNITS = ("paged", "elementwise")
-_SOURCES = ("paged.c", "paged.h", "attend_amx.h", "paged_amx.h", "amx.h", "elementwise.c", "rowwise.h", "vectors.h")
+_UNITS = ("paged", "elementwise", "matmul")
+_SOURCES = (
+    *(f"{unit}.c" for unit in _UNITS),
+    *("amx.h", "attend_amx.h", "paged.h", "paged_amx.h", "rowwise.h", "vectors.h"),
+)
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fPIC")
 _COMPILE_LIMIT_S = 120
 

@@ -28,13 +28,7 @@ void NAME(silu_mul)(const ACT *both, ACT *out, long rows, long width, int thread
 #pragma omp parallel for num_threads(threads) if (threads > 1 && rows * width > PARALLEL_FROM)
     for (long r = 0; r < rows; r++) {
         const ACT *gate = both + 2 * r * width, *up = gate + width;
-        for (long i = 0; i < width; i += VL) {
-            const vf x = ACT_LOAD(gate + i), zero = {0};
-            const vi positive = (vi)(x > zero);
-            /* e = exp(-|x|) keeps the exponential in its range: sigmoid(x) is 1 / (1 + e) or e / (1 + e). */
-            const vf low = select_(positive, -x, x);
-            const vf e = exponential(select_((vi)(low < -100.0f), splat(-100.0f), low));
-            ACT_STORE(out + r * width + i, x * select_(positive, splat(1.0f), e) / (e + 1.0f) * ACT_LOAD(up + i));
-        }
+        for (long i = 0; i < width; i += VL)
+            ACT_STORE(out + r * width + i, silu(ACT_LOAD(gate + i)) * ACT_LOAD(up + i));
     }
 }

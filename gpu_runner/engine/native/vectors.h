@@ -1,10 +1,13 @@
-/* Vectors of floats by GCC / Clang extensions, and the exponential; no intrinsics, so -march decides what they become. */
+/* Vectors of floats by GCC / Clang extensions, and the exponential: -march decides what they become. */
 
 #ifndef HEADWAY_VECTORS_H
 #define HEADWAY_VECTORS_H
 
 #include <stdint.h>
 #include <string.h>
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 #ifdef __AVX512F__
 #define VL 16
@@ -34,8 +37,12 @@ static inline vf bf16_load(const uint16_t *p)
 
 static inline void bf16_store(uint16_t *p, vf x) /* round to nearest even */
 {
+#if defined(__AVX512BF16__) && VL == 16
+    *(vh *)p = (vh)_mm512_cvtneps_pbh((__m512)x);
+#else
     const vu wide = (vu)x;
     *(vh *)p = __builtin_convertvector((wide + 0x7fff + (wide >> 16 & 1)) >> 16, vh);
+#endif
 }
 
 static inline float sum_of(vf x)
@@ -61,6 +68,16 @@ static inline vf exponential(vf x)
     p = p * r * r + r + 1.0f;
     const vi power = (__builtin_convertvector(n, vi) + 127) << 23;
     return (vf)((vi)(p * (vf)power) & (vi)(x > -87.0f));
+}
+
+/* x / (1 + e^-x), by e = e^-|x|, which keeps the exponential in its range: 1 / (1 + e) or e / (1 + e) times x. */
+static inline vf silu(vf x)
+{
+    const vf zero = {0};
+    const vi positive = (vi)(x > zero);
+    const vf low = select_(positive, -x, x);
+    const vf e = exponential(select_((vi)(low < -100.0f), splat(-100.0f), low));
+    return x * select_(positive, splat(1.0f), e) / (e + 1.0f);
 }
 
 #endif
