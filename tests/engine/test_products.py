@@ -97,9 +97,7 @@ FEW_ROWS = 48
 @needs_tiles
 @settings(max_examples=30, deadline=None)
 @given(sizes, st.sampled_from(sorted(FORMATS)), st.data())
-def test_a_row_has_the_same_bits_in_any_batch(
-    shape: tuple[int, int, int, int], name: str, data: st.DataObject
-) -> None:
+def test_a_row_has_the_same_bits_in_any_batch(shape: tuple[int, int, int, int], name: str, data: st.DataObject) -> None:
     rows, inputs, outputs, seed = shape
     dtype = FORMATS[name]
     values, weight = drawn(seed, rows, inputs, dtype=dtype), drawn(seed + 1, outputs, inputs, dtype=dtype)
@@ -164,7 +162,7 @@ def test_without_compiled_kernels_pytorch_multiplies(monkeypatch: pytest.MonkeyP
     def none_here() -> None:
         raise UnavailableError("switched off")
 
-    monkeypatch.setattr("gpu_runner.engine.model.tiled.library", none_here)
+    monkeypatch.setattr("gpu_runner.engine.model.tiled.has_amx", none_here)
     make: Callable[..., object] = build_linear
     assert isinstance(make(torch.zeros(32, 32)), PlainLinear)
     assert isinstance(make(torch.zeros(32, 32, dtype=torch.bfloat16)), PackedLinear)

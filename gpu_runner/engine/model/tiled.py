@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import pad
 
 from gpu_runner.engine.model.parts import Workspace
-from gpu_runner.engine.native.compiled import UnavailableError, library
+from gpu_runner.engine.native.compiled import UnavailableError, has_amx, library
 
 _PANEL = 32
 _STEP = 32
@@ -46,10 +46,9 @@ class _Panels:
             raise UnavailableError(f"no product on tiles for {weight.dtype} on {weight.device.type}")
         if weight.shape[1] % _STEP:
             raise UnavailableError(f"{weight.shape[1]} inputs are no multiple of {_STEP}")
-        loaded = library()
-        if not loaded.tiles_allowed():
+        if not has_amx():
             raise UnavailableError("no AMX tiles here")
-        self._multiply = getattr(loaded, f"multiply_{name}")
+        self._multiply = getattr(library(), f"multiply_{name}")
         self._packed = _packed(_whole(weight))
         self._bias = None if bias is None else _whole(bias.float()).contiguous()
         self._dtype = weight.dtype

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__linux__)
+#if defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__AVX512BF16__) && defined(__linux__)
 #define HEADWAY_AMX 1
 #include <immintrin.h>
 #include <sys/syscall.h>

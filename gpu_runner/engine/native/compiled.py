@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 _UNITS = ("paged", "elementwise", "matmul")
 _SOURCES = (
     *(f"{unit}.c" for unit in _UNITS),
-    *("amx.h", "attend_amx.h", "paged.h", "paged_amx.h", "rowwise.h", "vectors.h"),
+    *("amx.h", "attend_amx.h", "paged.h", "paged_amx.h", "parts.h", "rowwise.h", "vectors.h"),
 )
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fPIC")
 _COMPILE_LIMIT_S = 120
@@ -45,7 +45,7 @@ def library() -> ctypes.CDLL:
 
 
 def has_amx() -> bool:
-    """Whether kernels may use Intel AMX for bf16: this machine has it, and ``HEADWAY_AMX=0`` does not forbid it.
+    """Whether kernels may use Intel AMX: this machine has it, and ``HEADWAY_AMX=0`` does not forbid it.
 
     Raises:
         UnavailableError: There are no compiled kernels.

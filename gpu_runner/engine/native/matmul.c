@@ -15,6 +15,7 @@
 #endif
 
 #include "amx.h"
+#include "parts.h"
 #include "vectors.h"
 
 enum finish { WRITE, ADD, GATE, WIDEN }; /* what becomes of the sums; GATE: silu(panel) * next panel */
@@ -27,10 +28,6 @@ struct product {
 };
 
 #ifdef HEADWAY_AMX
-#define PANEL 32 /* outputs of a panel and rows of a block, two tiles each */
-#define PAIR (2 * PANEL) /* outputs that are finished together, so that whole cache lines are written */
-#define STEP 32 /* inputs of one tile row */
-#define TILE (TILE_ROWS * TILE_BYTES)
 #define NEAR_BYTES (832 << 10) /* of values, which every panel reads again: what leaves room in a 2 MiB cache */
 #define MOST_ROWS 512
 #define STREAM_FROM (1 << 20) /* bytes of results from which they go past the caches, which they would only fill */
@@ -41,7 +38,7 @@ struct product {
 #define FEWEST_ROWS 128 /* of a block of values, if there are more: each block reads the whole weight */
 
 static inline long least(long a, long b) { return a < b ? a : b; }
-static inline long parts_of(long count, long most, long multiple) /* equal parts of at most `most`, rounded up */
+static inline long equal_shares(long count, long most, long multiple) /* equal parts of at most `most`, rounded up */
 {
     const long parts = (count + most - 1) / most;
     return ((count + parts - 1) / parts + multiple - 1) / multiple * multiple;
@@ -131,39 +128,6 @@ static inline __attribute__((always_inline)) void finish_rows(
         finish_row(p, done, stream, wide);
 }
 
-/* The nearest bf16 of each, as floats: eight significant bits. */
-static inline vf leading(vf x) { return (vf)(((vu)x + 0x8000) & 0xffff0000); }
-
-/* What is left of two vectors after `leading` became pairs of bf16. */
-static inline void take_pairs(char *to, vf *first, vf *second)
-{
-    const vf a = leading(*first), b = leading(*second);
-    *(vu *)to = ((vu)a >> 16) | (vu)b;
-    *first -= a;
-    *second -= b;
-}
-
-/* Inputs of a panel that become three parts: from [inputs][32] to [steps][3][2][tile], `left` pairs of inputs. */
-struct splitting {
-    const float *from;
-    char *to;
-    long left;
-};
-
-static inline void split_pairs(struct splitting *work, long count)
-{
-    for (; count > 0 && work->left > 0; count--) {
-        for (long half = 0; half < 2; half++) {
-            vf x = load(work->from + half * 16), y = load(work->from + PANEL + half * 16);
-            take_pairs(work->to + half * TILE, &x, &y);
-            take_pairs(work->to + half * TILE + 2 * TILE, &x, &y);
-            take_pairs(work->to + half * TILE + 4 * TILE, &x, &y);
-        }
-        work->from += 2 * PANEL;
-        work->to += --work->left % TILE_ROWS ? TILE_BYTES : 5 * TILE + TILE_BYTES;
-    }
-}
-
 /* One block of values by one panel over some inputs. */
 struct block {
     const char *upper, *lower; /* rows 0 to 15 and 16 to 31 of values, each [steps][parts][tile] */
@@ -248,28 +212,6 @@ static inline void zero_sums(void)
     _tile_zero(3);
 }
 
-/* One row of values in tiles, `to` that of its first input; absent rows are zero. */
-static inline __attribute__((always_inline)) void place_row(const void *from, long steps, char *to, const int parts)
-{
-    for (long s = 0; s < steps; s++, to += parts * TILE) {
-        if (!from) {
-            for (long part = 0; part < parts; part++)
-                memset(to + part * TILE, 0, TILE_BYTES);
-        } else if (parts == 1) {
-            memcpy(to, (const char *)from + s * TILE_BYTES, TILE_BYTES);
-        } else {
-            for (long half = 0; half < 2; half++) {
-                vf x = load((const float *)from + s * STEP + half * 16);
-                for (long part = 0; part < parts; part++) {
-                    const vf a = leading(x);
-                    *(vh *)(to + part * TILE + half * 32) = __builtin_convertvector((vu)a >> 16, vh);
-                    x -= a;
-                }
-            }
-        }
-    }
-}
-
 /* How a product is cut: rows of a block of values, and steps of one pass over the panels. */
 struct cut {
     long rows, steps;
@@ -280,9 +222,9 @@ static struct cut cut_of(const struct product *p, const int parts)
     const long steps = p->inputs / STEP, row_bytes = least(steps, parts == 3 ? SPLIT_STEPS : steps) * TILE_BYTES * parts;
     long most = NEAR_BYTES / row_bytes;
     most = most < FEWEST_ROWS ? FEWEST_ROWS : most > MOST_ROWS ? MOST_ROWS : most;
-    const long rows = parts_of(p->rows, most, PANEL), near = NEAR_BYTES / (rows * TILE_BYTES * parts);
+    const long rows = equal_shares(p->rows, most, PANEL), near = NEAR_BYTES / (rows * TILE_BYTES * parts);
     const long each = parts == 3 ? least(near, SPLIT_STEPS) : near;
-    return (struct cut){rows, parts_of(steps, each < 1 ? 1 : each, 1)};
+    return (struct cut){rows, equal_shares(steps, each < 1 ? 1 : each, 1)};
 }
 
 /* Rows [first, first + rows) and steps [step, step + steps): what one pass over the panels multiplies. */
@@ -512,11 +454,9 @@ static inline __attribute__((always_inline)) int run(const struct product *p, co
     return failed;
 }
 
-int tiles_allowed(void) { return amx_allowed(); }
 int multiply_bf16(const struct product *p) { return p->finish == WIDEN ? run(p, 1, 1) : run(p, 1, 0); }
 int multiply_f32(const struct product *p) { return run(p, 3, 1); }
 #else
-int tiles_allowed(void) { return 0; }
 int multiply_bf16(const struct product *p) { return (void)p, 1; }
 int multiply_f32(const struct product *p) { return (void)p, 1; }
 #endif

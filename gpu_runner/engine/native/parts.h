@@ -1,0 +1,71 @@
+/* Operands of matmul.c as its tiles read them: bf16 as it comes, fp32 in three parts of bf16. */
+
+#ifndef HEADWAY_PARTS_H
+#define HEADWAY_PARTS_H
+
+#include "amx.h"
+#include "vectors.h"
+
+#ifdef HEADWAY_AMX
+#define PANEL 32 /* outputs of a panel and rows of a block, two tiles each */
+#define PAIR (2 * PANEL) /* outputs that are finished together, so that whole cache lines are written */
+#define STEP 32 /* inputs of one tile row */
+#define TILE (TILE_ROWS * TILE_BYTES)
+
+/* The nearest bf16 of each, as floats: eight significant bits. */
+static inline vf leading(vf x) { return (vf)(((vu)x + 0x8000) & 0xffff0000); }
+
+/* What is left of two vectors after `leading` became pairs of bf16. */
+static inline void take_pairs(char *to, vf *first, vf *second)
+{
+    const vf a = leading(*first), b = leading(*second);
+    *(vu *)to = ((vu)a >> 16) | (vu)b;
+    *first -= a;
+    *second -= b;
+}
+
+/* Inputs of a panel that become three parts: from [inputs][32] to [steps][3][2][tile], `left` pairs of inputs. */
+struct splitting {
+    const float *from;
+    char *to;
+    long left;
+};
+
+static inline void split_pairs(struct splitting *work, long count)
+{
+    for (; count > 0 && work->left > 0; count--) {
+        for (long half = 0; half < 2; half++) {
+            vf x = load(work->from + half * 16), y = load(work->from + PANEL + half * 16);
+            take_pairs(work->to + half * TILE, &x, &y);
+            take_pairs(work->to + half * TILE + 2 * TILE, &x, &y);
+            take_pairs(work->to + half * TILE + 4 * TILE, &x, &y);
+        }
+        work->from += 2 * PANEL;
+        work->to += --work->left % TILE_ROWS ? TILE_BYTES : 5 * TILE + TILE_BYTES;
+    }
+}
+
+/* One row of values in tiles, `to` that of its first input; absent rows are zero. */
+static inline __attribute__((always_inline)) void place_row(const void *from, long steps, char *to, const int parts)
+{
+    for (long s = 0; s < steps; s++, to += parts * TILE) {
+        if (!from) {
+            for (long part = 0; part < parts; part++)
+                memset(to + part * TILE, 0, TILE_BYTES);
+        } else if (parts == 1) {
+            memcpy(to, (const char *)from + s * TILE_BYTES, TILE_BYTES);
+        } else {
+            for (long half = 0; half < 2; half++) {
+                vf x = load((const float *)from + s * STEP + half * 16);
+                for (long part = 0; part < parts; part++) {
+                    const vf a = leading(x);
+                    *(vh *)(to + part * TILE + half * 32) = __builtin_convertvector((vu)a >> 16, vh);
+                    x -= a;
+                }
+            }
+        }
+    }
+}
+#endif
+
+#endif
