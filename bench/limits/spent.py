@@ -13,7 +13,7 @@ from gpu_runner.engine import instance
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.instance import build_pool
 from gpu_runner.engine.model import decoder as decoders
-from gpu_runner.engine.model.parts import build_linear
+from gpu_runner.engine.model.choosing import build_gate, build_linear
 from gpu_runner.engine.sampling import pick
 from gpu_runner.engine.settings import EngineSettings
 from scheduler_core.types.plan import Phase, StepPlan, StepResult
@@ -123,10 +123,11 @@ class WatchedExecutor(TorchExecutor):
 
 @contextmanager
 def watched(settings: EngineSettings) -> Iterator[WatchedExecutor]:
-    """A loaded engine with its linear layers, its attention, its forward and its sampling timed."""
+    """A loaded engine with its linear layers (gates included), its attention, its forward and its sampling timed."""
     clock = Clock()
     with (
-        patch.object(decoders, "build_linear", lambda *args: _Timed(clock, PRODUCTS, build_linear(*args))),
+        patch.object(decoders, "build_linear", lambda *a, **kw: _Timed(clock, PRODUCTS, build_linear(*a, **kw))),
+        patch.object(decoders, "build_gate", lambda *a, **kw: _Timed(clock, PRODUCTS, build_gate(*a, **kw))),
         patch.object(executors, "build_pool", lambda *args: _Timed(clock, ATTENTION, build_pool(*args))),
         patch.object(decoders.Decoder, "forward", clock.timed(_DEVICE, decoders.Decoder.forward)),
         patch.object(instance, "pick", clock.timed(_DEVICE, pick)),
