@@ -1,7 +1,7 @@
 """Fits the cost of a step to measured steps, and says how far to trust it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,12 @@ _HELD_OUT_EVERY = 4
 _OUTLIER = 4.0
 _NORMAL_MAD = 1.4826
 _LEAST_SPREAD = 0.03  # where most steps fit exactly, those of another kind are no outliers
-# Products of few rows get slower in jumps, so there the table is dense.
-_KNOTS = (*range(1, 9), 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+# Products of few rows get slower in jumps, so there the table is dense; those of many grow evenly.
+_KNOTS = (*range(1, 9), 10, 12, 16, 20, 24, 32, 48, 64, 128, 256, 512, 1024, 2048)
+_LEAST_REACH = 0.5  # of the last stretch: few tokens into it say nothing about how it rises
 _MOST_TIMES = 4.0  # of the predicted time: what is longer was the machine's, not the step's
+_SERVED_QUANTILE = 0.95  # of each input: within it the served steps alone say what a step takes
+_LEAST_SHARED_POINTS = 3
 _TABLE_GAINS = 0.002  # of the error on kinds of steps left out: a table that gains less describes noise
 
 Floats = npt.NDArray[np.float64]
@@ -43,10 +46,14 @@ def fit(steps: Sequence[Measured], served: Sequence[Measured] = ()) -> Fit:
     negative; Huber weights keep a step that the machine interrupted from bending the rest. A table over the step's
     tokens is part of the cost where it predicts points left out of the fit clearly better than a plain sum.
 
-    Such a fit follows the usual step. What service takes in sum has the interrupted ones in it as well, so the whole
-    cost is then raised to what the served steps took in sum.
+    Hand-made steps follow others like them and find caches warmer than those between which the host works. So they say
+    how the cost grows, and those served how high it is: the former are brought to the level of the latter first.
+
+    Such a fit follows the usual step. What service takes has the interrupted ones in it as well, so the whole cost is
+    then raised to what the served steps took on average.
     """
-    grid, steps = steps, [*steps, *served]
+    grid = _levelled(steps, served)
+    steps = [*grid, *served]
     plain, table = _Model(()), _Model(_knots(steps))
     errors = {model: model.held_out(steps) for model in (plain, table)}
     biases = {model: _bias(errors[model], steps) for model in (plain, table)}
@@ -109,11 +116,31 @@ class _Model:
         return errors
 
 
+def _levelled(grid: Sequence[Measured], served: Sequence[Measured]) -> Sequence[Measured]:
+    """``grid`` times the median of what a fit to ``served`` alone says over what was measured, where both have steps.
+
+    Where the served ones enclose too few points it stays as it is.
+    """
+    if not served:
+        return grid
+    model = _Model(_knots(served))
+    usual = np.quantile(np.array([step.shape[:4] for step in served], np.float64), _SERVED_QUANTILE, axis=0)
+    shared = [step for step in grid if np.all(np.array(step.shape[:4]) <= usual)]
+    if len({step.point for step in shared}) < _LEAST_SHARED_POINTS:
+        return grid
+    predicted = _predict(model.inputs(shared), _solve(model.inputs(served), _durations(served)))
+    level = float(np.median(predicted / _durations(shared)))
+    return [replace(step, duration_ns=round(level * step.duration_ns)) for step in grid]
+
+
 def _level(served: Sequence[Measured], predicted: Floats) -> float:
-    """What served steps took in sum over what was predicted; one that took many times its time counts as some."""
+    """Mean of what served steps took over what was predicted; one that took many times its time counts as some.
+
+    Every step counts alike, so that few long ones do not decide about the many.
+    """
     if not served:
         return 1.0
-    return float(np.minimum(_durations(served), _MOST_TIMES * predicted).sum() / predicted.sum())
+    return float(np.minimum(_durations(served) / predicted, _MOST_TIMES).mean())
 
 
 def _knots(steps: Sequence[Measured]) -> tuple[int, ...]:
@@ -123,6 +150,8 @@ def _knots(steps: Sequence[Measured]) -> tuple[int, ...]:
     for knot in _KNOTS[1:]:
         if any(kept[-1] < count <= knot for count in tokens):
             kept.append(knot)
+    if len(kept) > 2 and max(tokens) - kept[-2] < _LEAST_REACH * (kept[-1] - kept[-2]):
+        del kept[-2]
     return tuple(kept) if len(kept) > 1 else ()
 
 

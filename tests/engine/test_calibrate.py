@@ -74,6 +74,16 @@ def test_a_bend_in_the_cost_of_tokens_is_found() -> None:
     assert knots[64] - knots[1] < 0.05 * (knots[128] - knots[64])
 
 
+def test_few_tokens_beyond_a_knot_do_not_tell_how_the_cost_goes_on() -> None:
+    """A step of 516 tokens took twice what it should; without prompts beyond 512 nothing says that of 1,024 tokens."""
+    usual = [step for step in steps(noise=0.02) if step.shape.prefill_tokens <= 512]
+    odd = next(step for step in usual if step.shape.prefill_tokens == 512 and not step.shape.decode_requests)
+    odd = replace(odd, shape=odd.shape._replace(decode_requests=4), duration_ns=2 * odd.duration_ns, point=999)
+    bent = [replace(step, duration_ns=step.duration_ns + 90_000 * min(64, sum(step.shape[:2]))) for step in usual]
+    knots = fit([*bent, odd, replace(odd, round=1)]).cost.batch_knots
+    assert knots and knots[-2][0] < 512
+
+
 def test_noise_and_drift_come_back_at_their_size() -> None:
     """Residuals of 5 %; rounds at -4, 0 and +4 %, whose standard deviation is 4 %."""
     fitted = fit(steps(noise=0.05, drift=(-0.04, 0.0, 0.04)))
@@ -88,8 +98,8 @@ def test_interrupted_steps_do_not_bend_the_fit() -> None:
     assert fitted.cost.prefill_token_ns == pytest.approx(TRUE.prefill_token_ns, rel=0.05)
 
 
-def test_the_cost_is_raised_to_what_service_took_in_sum() -> None:
-    """Of the served steps every fourth took 1.4 times as long, as a busy machine makes them: 10 % more in sum."""
+def test_the_cost_is_raised_to_what_service_took() -> None:
+    """Of the served steps every fourth took 1.4 times as long, as a busy machine makes them: 10 % more on average."""
     exact = steps()
     served = [
         replace(step, point=1000 + step.point, duration_ns=round(step.duration_ns * (1.4 if number % 4 == 0 else 1)))
@@ -97,6 +107,20 @@ def test_the_cost_is_raised_to_what_service_took_in_sum() -> None:
     ]
     fitted = fit(exact, served)
     assert affine_ns(served[0].shape, fitted.cost) == pytest.approx(1.1 * affine_ns(served[0].shape), rel=0.001)
+
+
+def test_hand_made_steps_say_how_the_cost_grows_and_served_ones_how_high_it_is() -> None:
+    """In service, which has at most 16 requests, everything takes 1.25 times as long; so it does for 64."""
+    grid = steps()
+    served = [
+        replace(step, point=1000 + step.point, duration_ns=round(1.25 * step.duration_ns))
+        for step in grid
+        if step.shape.decode_requests <= 16 and step.shape.prefill_tokens <= 512
+    ]
+    fitted = fit(grid, served)
+    shape = StepShape(0, 64, 64 * 512, 0)
+    assert affine_ns(shape, fitted.cost) == pytest.approx(1.25 * affine_ns(shape), rel=0.01)
+    assert fitted.held_out_error_share < 0.01
 
 
 def test_no_coefficient_is_negative() -> None:
