@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from scheduler_core.policies.presets import Capacity, build_instance
 from scheduler_core.sim.executor import SimulatedExecutor
 from scheduler_core.testing.builders import ListSink, Stepper, play, policy_spec, profile, request
 from scheduler_core.types.errors import ExecutorError
+from scheduler_core.types.overlap import Overlap
 from scheduler_core.types.plan import StepResult
 from scheduler_core.types.records import Arrived, Finished, RunFinished, Step
 from scheduler_core.types.time import ns_from_ms
@@ -150,26 +152,38 @@ def test_the_queue_limit_refuses_newcomers_with_figures() -> None:
     assert [(r.reason, r.need, r.have) for r in refused] == [("queue_full", 3, 2)] * 3
 
 
-def test_replay_takes_the_same_decisions_and_finds_the_first_that_differs() -> None:
-    requests = [request(i, 20 + i, 5, at_ms=2 * i) for i in range(10)]
+@pytest.mark.parametrize("overlap", [Overlap.NONE, Overlap.TWO_STREAM, Overlap.SCHEDULE_AHEAD])
+def test_replay_takes_the_same_decisions_and_finds_the_first_that_differs(overlap: Overlap) -> None:
+    """With as many steps in flight as the recording had; clients that give up do so at the same moment."""
+    requests = [
+        request(
+            i, 20 + i, 5, at_ms=2 * i, cancel_ns=ns_from_ms(9) if i % 4 == 1 else None, prefix_blocks=(1,) * (i % 2)
+        )
+        for i in range(10)
+    ]
     target = profile(base_ms=3, prefill_token_ms=0.1)
+    spec = policy_spec("vllm_v1", execution__overlap=overlap.value)
 
     class Recorder(SimulatedExecutor):
         steps: list[RecordedStep] = []
+        planned: deque[tuple[str, int]] = deque()
 
         def launch(self, plan: Any) -> None:
+            now = self.now_ns()
             super().launch(plan)
-            self.planned = (plan.digest(), self.now_ns())
+            self.planned.append((plan.digest(), now))
 
         def wait(self, until_ns: Any) -> Any:
             result = super().wait(until_ns)
             if result is not None:
-                self.steps.append(RecordedStep(*self.planned, result))
+                self.steps.append(RecordedStep(*self.planned.popleft(), result))
             return result
 
-    recorder = Recorder(profile=target)
-    report, sink = drive(requests, recorder)
-    replayed, again = drive(requests, ReplayExecutor(recorder.steps))
+    depth = overlap.steps_in_flight
+    recorder = Recorder(profile=target, overlap=overlap)
+    report, sink = drive(requests, recorder, spec=spec, depth=depth)
+    assert report.outcomes["cancelled"] > 0
+    replayed, again = drive(requests, ReplayExecutor(recorder.steps), spec=spec, depth=depth)
     assert replayed.plan_digests == report.plan_digests
     assert again.records == sink.records
     with pytest.raises(ExecutorError, match="step 0 differs"):

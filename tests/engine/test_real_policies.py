@@ -1,6 +1,7 @@
 """Every policy on real kernels: its blocks are the core's blocks, its tokens those of each request alone, and a
 recording of it plays again decision for decision."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -32,13 +33,22 @@ BLOCKS, HOST_BLOCKS, SIZE = 14, 12, 16
 CAPACITY = Capacity(BLOCKS, 200)
 
 
-@pytest.fixture(scope="module")
-def executor() -> TorchExecutor:
+def engine(overlap: Overlap = Overlap.NONE) -> TorchExecutor:
     sizes = {"kv_blocks": BLOCKS, "host_blocks": HOST_BLOCKS, "block_size": SIZE, "prefix_block_size": SIZE}
-    made = TorchExecutor(settings_for("tiny", **sizes))
+    made = TorchExecutor(settings_for("tiny", **sizes, overlap=overlap))
     made.load()
     made.start()
     return made
+
+
+@pytest.fixture(scope="module")
+def executor() -> TorchExecutor:
+    return engine()
+
+
+@pytest.fixture(scope="module")
+def ahead() -> TorchExecutor:
+    return engine(Overlap.SCHEDULE_AHEAD)
 
 
 @dataclass
@@ -49,8 +59,7 @@ class Watched:
     instance: Instance
     steps: list[RecordedStep] = field(default_factory=list)
     copies: int = 0
-    _plan: StepPlan | None = None
-    _planned: Ns = 0
+    _planned: deque[tuple[str, Ns]] = field(default_factory=deque)
     _now: Ns = 0
 
     def now_ns(self) -> Ns:
@@ -64,7 +73,7 @@ class Watched:
         self.engine.close(request)
 
     def launch(self, plan: StepPlan) -> None:
-        self._plan, self._planned = plan, self._now
+        self._planned.append((plan.digest(), self._now))
         self.engine.launch(plan)
         self.copies += len(plan.copies_out) + len(plan.copies_in)
         held = self.engine.tables()
@@ -78,8 +87,7 @@ class Watched:
     def wait(self, until_ns: Ns | None) -> StepResult | None:
         result = self.engine.wait(until_ns)
         if result is not None:
-            assert self._plan is not None
-            self.steps.append(RecordedStep(self._plan.digest(), self._planned, result))
+            self.steps.append(RecordedStep(*self._planned.popleft(), result))
         return result
 
 
@@ -165,6 +173,24 @@ def test_every_policy_on_kernels(name: str, executor: TorchExecutor) -> None:
         assert sink.of(Preempted)
 
 
+@pytest.mark.parametrize("name", SPECS)
+def test_every_policy_with_steps_planned_ahead(name: str, executor: TorchExecutor, ahead: TorchExecutor) -> None:
+    """As above with two steps in flight, which the replay has too, and the model."""
+    overlap = SPECS[name].execution.model_copy(update={"overlap": Overlap.SCHEDULE_AHEAD.value})
+    spec = SPECS[name].model_copy(update={"execution": overlap})
+    report, sink, watch = watched(spec, ahead, depth=2)
+    assert report.outcomes == {"finished": 16}
+    ended = {record.request: record for record in sink.of(Finished)}
+    for index, expected in enumerate(answers(executor)):
+        end = min(expected.ties, default=len(expected.tokens))
+        assert ended[index].tokens[:end] == expected.tokens[:end]
+    assert any(two.planned_ns < one.available_ns for one, two in pairwise(sink.of(Step)))
+    again, _ = drive(spec, ReplayExecutor(watch.steps), depth=2)
+    assert again.plan_digests == report.plan_digests
+    modelled, _ = drive(spec, SimulatedExecutor(profile=profile(), overlap=Overlap.SCHEDULE_AHEAD), depth=2)
+    assert modelled.outcomes == report.outcomes
+
+
 def test_cancels_and_time_limits_act_on_kernels(executor: TorchExecutor) -> None:
     """Clients of every third request give up after 1 ms; batch requests have a tenth of one: nobody keeps a block, and
     the rest has the tokens it has without them.
@@ -208,10 +234,7 @@ def test_a_step_launched_before_the_last_is_read_changes_no_token(overlap: str, 
     """Two steps in flight, the second fed with tokens that the first still computes: the same answers, and computing
     lies over the host's work on other steps.
     """
-    sizes = {"kv_blocks": BLOCKS, "host_blocks": HOST_BLOCKS, "block_size": SIZE, "prefix_block_size": SIZE}
-    ahead = TorchExecutor(settings_for("tiny", **sizes, overlap=Overlap(overlap)))
-    ahead.load()
-    ahead.start()
+    ahead = engine(Overlap(overlap))
     spec = policy_spec(
         "vllm_v1",
         cache__block_size=SIZE,
@@ -229,10 +252,7 @@ def test_a_step_launched_before_the_last_is_read_changes_no_token(overlap: str, 
     for one, two in pairwise(steps):
         ahead_of_reading += two.planned_ns < one.available_ns
     assert ahead_of_reading > 0 or overlap == "two_stream"  # which needs somebody who is in no step
-    plain = TorchExecutor(settings_for("tiny", **sizes))
-    plain.load()
-    plain.start()
-    for index, expected in enumerate(answers(plain)):
+    for index, expected in enumerate(answers(engine())):
         got = ended[index].tokens or []
         end = min([*expected.ties, len(got)])
         assert got[:end] == expected.tokens[:end]
