@@ -49,6 +49,24 @@ def allowed() -> None:
 
 @pytest.mark.usefixtures("allowed")
 class TestAllowed:
+    def test_for_a_while_and_then_as_before(self) -> None:
+        said = process(
+            "from gpu_runner.server.client.realtime import real_time\n"
+            "with real_time():\n"
+            "    during = threads()\n"
+            "print(during, threads())"
+        )
+        assert said == f"[{os.SCHED_RR}] [{os.SCHED_OTHER}]"
+
+    def test_another_than_the_main_thread_is_told_no(self) -> None:
+        said = process(
+            "said = []\n"
+            "asking = threading.Thread(target=lambda: said.append(ask_for_real_time()))\n"
+            "asking.start(); asking.join()\n"
+            "print(said, threads())"
+        )
+        assert said == f"[False] [{os.SCHED_OTHER}]"
+
     def test_threads_made_before_and_after_run_in_real_time_at_the_lowest_priority(self) -> None:
         said = process(
             "before = threading.Thread(target=time.sleep, args=(1,), daemon=True); before.start()\n"

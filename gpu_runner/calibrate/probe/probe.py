@@ -19,6 +19,7 @@ from gpu_runner.calibrate.probe.reading import Alone, Manners, Read, Streams, me
 from gpu_runner.calibrate.stopping import Stopped
 from gpu_runner.server.client.events import Clock, Event, Over
 from gpu_runner.server.client.player import Player
+from gpu_runner.server.client.realtime import real_time
 from gpu_runner.server.client.shardplan import ShardPlan
 from gpu_runner.server.http.loop import run
 from gpu_runner.server.opened import Opened, open_deployment
@@ -179,7 +180,8 @@ class _Probe:
                 _ENOUGH_POINTS, len(placed)
             )
 
-        run(self._play(Player(self._shard(requests, round_), take), self._clock.past(until, enough)))
+        with real_time():
+            run(self._play(Player(self._shard(requests, round_), take), self._clock.past(until, enough)))
         self._clock.check()
         done = [item for item in placed if streams.complete(item)]
         if not done and reasons:

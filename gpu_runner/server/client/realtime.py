@@ -8,6 +8,7 @@ import contextlib
 import os
 import resource
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -21,16 +22,29 @@ def ask_for_real_time() -> bool:
     It does for root, with CAP_SYS_NICE, and with an RLIMIT_RTPRIO of `PRIORITY` or more (sched(7)); on a system other
     than Linux, or where it does not, nothing changes. A thread that then computes for `LONGEST_BUSY_S` without ever
     waiting has more to do than there is time for, and would starve whatever shares its core: the whole process goes
-    back to the normal scheduler, for good. To be called on the main thread.
+    back to the normal scheduler until it asks again. A process that asks on another than its main thread, where the
+    kernel's word would not be heard, is told no.
     """
     try:
         if not _guarded():
             return False
         if not in_real_time():  # whoever started it in real time chose the priority
             _schedule(os.SCHED_RR, PRIORITY)
-    except (AttributeError, OSError):
+    except (AttributeError, OSError, ValueError):  # the last: `signal.signal` on another thread
         return False
     return True
+
+
+@contextlib.contextmanager
+def real_time() -> Iterator[None]:
+    """In real time where the system allows it, and then as before: for a process that is not a client alone."""
+    before = in_real_time()
+    asked = ask_for_real_time()
+    try:
+        yield
+    finally:
+        if asked and not before:
+            _schedule(os.SCHED_OTHER, 0)
 
 
 def in_real_time() -> bool:
