@@ -20,7 +20,7 @@ from gpu_runner.engine.layout import FlatBatch, flatten
 from gpu_runner.engine.model.decoder import Decoder
 from gpu_runner.engine.model.opening import open_weights
 from gpu_runner.engine.prompts import prompt_ids
-from gpu_runner.engine.references import resolve
+from gpu_runner.engine.references import origin, resolve
 from gpu_runner.engine.rows import Granted, Rows
 from gpu_runner.engine.sampling import TIE_TOLERANCE
 from gpu_runner.engine.settings import EngineSettings, LoadReport
@@ -97,6 +97,7 @@ class TorchExecutor:
         marks = fingerprint(self._device, self._threads)
         marks |= {"dtype": self.settings.dtype, "arithmetic": self.arithmetic}
         marks |= {"attention": self.attention, "decode_graphs": self._graphs, "model": self.settings.model}
+        marks |= origin(self.settings.model)
         return LoadReport(time.perf_counter_ns() - began, decoder.weight_bytes + attention.pool_bytes, marks)
 
     def start(self) -> None:

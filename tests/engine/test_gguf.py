@@ -203,13 +203,17 @@ def test_a_package_s_file_serves(folders: Folders, tmp_path: Path, monkeypatch: 
     path = Made(folders("llama")).write(tmp_path / "tiny_model" / "model.gguf")
     monkeypatch.syspath_prepend(tmp_path)
     assert located("wheel:tiny-model") == path
-    answers = []
+    answers, marks = [], []
     for model in ("wheel:tiny-model", str(folders("llama"))):
         executor = TorchExecutor(settings_for(model))
-        executor.load()
+        marks.append(executor.load().fingerprint)
         executor.start()
         answers.append(alone(executor, request(20, 8, seed=1)).tokens)
     assert answers[0] == answers[1]
+    assert (marks[0]["package"], marks[0]["weights"]) == (
+        "tiny-model 1.0", f"model.gguf, {path.stat().st_size} bytes",
+    )  # fmt: skip
+    assert not {"package", "weights"} & marks[1].keys()
 
 
 @pytest.mark.parametrize(("files", "told"), [((), "it has none"), (("a.gguf", "b.gguf"), "it has a.gguf, b.gguf")])
