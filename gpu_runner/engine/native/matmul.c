@@ -35,6 +35,8 @@ struct product {
 #define FEW_ROWS 48 /* up to which vectors are faster in fp32 */
 #define FEW_TOGETHER 12 /* rows whose sums fit the registers */
 #define SOON_BYTES 2048 /* ahead of what few rows read: as far as memory takes to answer */
+#define FAR_FROM_BLOCKS 8 /* of rows: from which a panel is brought near during the pair before */
+#define NEXT_BYTES 1024 /* just before tiles are loaded: the rest of a step and half of the next, in order */
 #define FEWEST_ROWS 128 /* of a block of values, if there are more: each block reads the whole weight */
 
 static inline long least(long a, long b) { return a < b ? a : b; }
@@ -293,11 +295,15 @@ static inline __attribute__((always_inline)) void do_pair(
 {
     const long steps = pass->steps, panels = least(2, end - panel), blocks = (pass->rows + PANEL - 1) / PANEL;
     const long held = STEP * PANEL * 2; /* bytes of a panel and step in bf16 */
-    const long share = ((held + blocks - 1) / blocks + 63) / 64 * 64, strip = steps * parts * TILE;
+    /* With many blocks the next pair comes near during all of them; with few the panel itself during the first. */
+    const int far = blocks >= FAR_FROM_BLOCKS;
+    const long share = far ? ((held + blocks - 1) / blocks + 63) / 64 * 64 : held, strip = steps * parts * TILE;
     const char *weight[2], *ahead[2];
     for (long i = 0; i < panels; i++) {
         weight[i] = parts == 3 ? own->split[0] + i * 2 * strip : weight_of(p, pass, panel + i, held);
-        ahead[i] = panel + i + 2 < end ? weight_of(p, pass, panel + i + 2, held) : weight[i];
+        ahead[i] = weight[i] + NEXT_BYTES;
+        if (far && panel + i + 2 < end)
+            ahead[i] = weight_of(p, pass, panel + i + 2, held);
     }
     written_before_tiles();
     for (long row = 0; row < pass->rows; row += PANEL, own->turn = !own->turn) {
@@ -305,7 +311,7 @@ static inline __attribute__((always_inline)) void do_pair(
         const long stride = pass->sums ? p->outputs : PAIR, rows = least(PANEL, pass->rows - row);
         for (long i = 0; i < panels; i++, ahead[i - 1] += steps * share) {
             const char *values = pass->values + row / TILE_ROWS * strip;
-            const struct block block = {values, values + strip, weight[i], steps, ahead[i], &own->next[i], share,
+            const struct block block = {values, values + strip, weight[i], steps, ahead[i], &own->next[i], far || row == 0 ? share : 0,
                                         (TILE_ROWS + blocks - 1) / blocks,
                                         (PANEL + steps * panels - 1) / (steps * panels), pass->stream};
             do_block(p, pass, own, &block, sums + i * PANEL, stride, rows > TILE_ROWS, parts, wide);
