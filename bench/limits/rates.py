@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 _MIB = 1024**2
 _SQUARE = (1024, 2048)
 _FEW_ROWS = (512, 1024, 2048)
-_REPEATS = 5
+_REPEATS = 10
 
 
 def read_bandwidth_bytes_per_s() -> float:

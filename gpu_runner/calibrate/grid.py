@@ -48,11 +48,13 @@ def points(*, kv_blocks: int, block_size: int, model_length: int) -> list[Point]
     prompts = [Point(chunk=length) for length in _PROMPTS]
     prompts += [Point(chunk=length, history=history) for history, length in _CHUNKS]
     mixes = [Point(batch=batch, context=context, chunk=chunk) for batch, context, chunk in _MIXES]
-    woven = _weave(decodes, prompts, mixes)
+    woven = _weave((1.0, decodes), (2.0, prompts), (3.0, mixes))
     return [p for p in woven if p.blocks(block_size) <= kv_blocks and p.longest <= model_length]
 
 
-def _weave(*lists: list[Point]) -> list[Point]:
-    """The lists merged so that each is spread evenly over the whole."""
-    placed = [((index + 0.5) / len(items), item) for items in lists for index, item in enumerate(items)]
-    return [item for _share, item in sorted(placed, key=lambda pair: pair[0])]
+def _weave(*lists: tuple[float, list[Point]]) -> list[Point]:
+    """The lists merged, each with the distance of its points: there are far more decodes than prompts, and a beginning
+    of all has to tell of both.
+    """
+    placed = [((index + 0.5) * distance, item) for distance, items in lists for index, item in enumerate(items)]
+    return [item for _place, item in sorted(placed, key=lambda pair: pair[0])]

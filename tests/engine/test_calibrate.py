@@ -150,10 +150,11 @@ def test_every_point_fits_pool_and_model(kv_blocks: int, model_length: int) -> N
 
 
 def test_a_beginning_of_the_grid_already_spans_it() -> None:
-    """Whoever has time for ten points must see decodes, prompts and a mix."""
+    """Whoever has time for ten points must see decodes, short and long prompts, and a mix."""
     first = points(kv_blocks=2048, block_size=16, model_length=4096)[:10]
     assert any(point.batch and not point.chunk for point in first)
-    assert any(point.chunk and not point.batch for point in first)
+    prompts = [point.chunk for point in first if point.chunk and not point.batch]
+    assert min(prompts) <= 32 and max(prompts) >= 512
     assert any(point.chunk and point.batch for point in first)
 
 

@@ -100,6 +100,7 @@ def test_most_over_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_time_is_accounted_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "gemm_rate", lambda dtype, rows=None: 1e9)
     monkeypatch.setattr(figures, "read_bandwidth", lambda: 1e12)
+    monkeypatch.setattr(figures, "read_bandwidth_bytes_per_s", lambda: 1e11)
     traffic = requests(4, share=0.1)
     settings = EngineSettings(model="tiny", device="cpu", threads=1, kv_blocks=160)
     with watched(settings) as executor:
