@@ -3,8 +3,11 @@
 import pytest
 
 from bench.fidelity import SUBJECTS, Errors, Played, throughput_windows
+from bench.limits.clock import on_cpu_time
+from gpu_runner.engine.executor import TorchExecutor
+from gpu_runner.engine.settings import EngineSettings
 from scheduler_core.types.records import Step
-from scheduler_core.types.time import NS_PER_MS
+from scheduler_core.types.time import NS_PER_MS, NS_PER_S
 
 
 def _step(number: int, begin_ms: int, end_ms: int, *, sampled: int) -> Step:
@@ -52,6 +55,17 @@ def test_errors_are_over_the_means_of_repeats_and_the_spread_excuses_them() -> N
     assert found["throughput_error_p50"] == 0.1 and found["repeat_spread"]["throughput_p50"] == 0
     assert found["within"]["ttft_error_mean"] and not found["within"]["throughput_error_p50"]
     assert found["tpot_error_p99"] is None
+
+
+def test_on_cpu_time_waiting_is_over_at_once() -> None:
+    """An hour until the next arrival, and the engine's clock still tells it."""
+    with on_cpu_time():
+        engine = TorchExecutor(EngineSettings(model="tiny", device="cpu", threads=1, kv_blocks=4))
+        engine.load()
+        engine.start()
+        began = engine.now_ns()
+        assert engine.wait(began + 3600 * NS_PER_S) is None
+        assert 3600 * NS_PER_S <= engine.now_ns() - began < 3700 * NS_PER_S
 
 
 def test_requests_of_a_larger_model_are_shorter() -> None:
