@@ -1,11 +1,11 @@
 """The recipe of docs/servers.md from the browser to the verdict, on a real vLLM that the worker launches on the CPU.
 
 Probe, prediction written down, the paired sweep that confirms or refutes it, the longest gap named; then arms that are
-the same on one server at an endpoint. Allow half an hour on a quiet machine of two cores, most of it for the starts of
+the same on one server at an endpoint. Allow 35 minutes on a quiet machine of two cores, most of it for the starts of
 vLLM, which imports itself in three processes one after another; what came of it is printed (``pytest -s``)
 and, where ``HEADWAY_REPORT`` names a file, written there as JSON piece by piece. Who wins, and by how much, is the
 machine's to say: the test holds how it is said. ``HEADWAY_VLLM_REPEATS`` (5) are pairs of runs at each of four loads:
-two are the fewest that have an interval, five the fewest that a verdict accepts by; three left the winner undecided.
+two are the fewest that have an interval, five the fewest that a verdict accepts by.
 """
 
 import json
