@@ -30,7 +30,8 @@ struct product {
 #ifdef HEADWAY_AMX
 #define NEAR_BYTES (832 << 10) /* of values, which every panel reads again: what leaves room in a 2 MiB cache */
 #define MOST_ROWS 512
-#define STREAM_FROM (1 << 20) /* bytes of results from which they go past the caches, which they would only fill */
+#define STREAM_FROM (1 << 20) /* bytes of results, or of the weight that pushes them out, from which they go past caches */
+#define SETTLE_STEPS 8 /* before sums that were just stored are read: sooner, reading waits for all stores */
 #define SPLIT_STEPS 12 /* of panels in parts, of which two pairs have to lie near beside the values */
 #define FEW_ROWS 48 /* up to which vectors are faster in fp32 */
 #define FEW_TOGETHER 12 /* rows whose sums fit the registers */
@@ -138,6 +139,7 @@ struct block {
     const char *ahead; /* what will be read next, to be brought near meanwhile */
     struct splitting *next; /* the panel that will be multiplied so next, in fp32 */
     long ahead_bytes, split, finished; /* for each step: bytes ahead, pairs of the next panel, rows of what is pending */
+    long settle; /* steps before the first of these rows */
     int stream;
 };
 
@@ -172,7 +174,7 @@ static inline __attribute__((always_inline)) void multiply(
             split_pairs(b->next, b->split);
         else
             bring_near(ahead, b->ahead_bytes);
-        finish_rows(p, done, b->finished, b->stream, wide);
+        finish_rows(p, done, s < b->settle ? 0 : b->finished, b->stream, wide);
         if (parts == 3) {
             LOAD_VALUES(2) LOAD_PANEL(0) MULTIPLY
             LOAD_VALUES(1) MULTIPLY
@@ -298,6 +300,8 @@ static inline __attribute__((always_inline)) void do_pair(
     /* With many blocks the next pair comes near during all of them; with few the panel itself during the first. */
     const int far = blocks >= FAR_FROM_BLOCKS;
     const long share = far ? ((held + blocks - 1) / blocks + 63) / 64 * 64 : held, strip = steps * parts * TILE;
+    const long settle = least(SETTLE_STEPS, steps / 2), left = steps * panels - settle;
+    const long finished = (PANEL + left - 1) / left; /* rows for each step */
     const char *weight[2], *ahead[2];
     for (long i = 0; i < panels; i++) {
         weight[i] = parts == 3 ? own->split[0] + i * 2 * strip : weight_of(p, pass, panel + i, held);
@@ -313,7 +317,7 @@ static inline __attribute__((always_inline)) void do_pair(
             const char *values = pass->values + row / TILE_ROWS * strip;
             const struct block block = {values, values + strip, weight[i], steps, ahead[i], &own->next[i], far || row == 0 ? share : 0,
                                         (TILE_ROWS + blocks - 1) / blocks,
-                                        (PANEL + steps * panels - 1) / (steps * panels), pass->stream};
+                                        finished, i == 0 ? settle : 0, pass->stream};
             do_block(p, pass, own, &block, sums + i * PANEL, stride, rows > TILE_ROWS, parts, wide);
         }
         finish_rows(p, &own->done, PANEL, pass->stream, wide);
@@ -344,11 +348,13 @@ static inline __attribute__((always_inline)) void do_panels(
     finish_rows(p, &own->done, PANEL, pass->stream, wide);
 }
 
-/* Whether results are many and fill whole cache lines. */
+/* Whether results fill whole cache lines, in which they would not stay. */
 static int streams(const struct product *p, const int wide)
 {
     const long row = p->width * (wide ? sizeof(float) : sizeof(uint16_t));
-    return p->finish != ADD && row % 64 == 0 && (uintptr_t)p->out % 64 == 0 && p->rows * row >= STREAM_FROM;
+    const long weight = p->inputs * p->outputs * (wide && p->finish != WIDEN ? sizeof(float) : sizeof(uint16_t));
+    const int many = p->rows * row >= STREAM_FROM || weight >= STREAM_FROM;
+    return many && p->finish != ADD && row % 64 == 0 && (uintptr_t)p->out % 64 == 0;
 }
 
 /* Sums of `rows` rows by one panel in fp32 vectors, input by input. */
@@ -401,8 +407,9 @@ static void do_few_rows(const struct product *p, long begin, long end)
             }
         }
         struct pending done = {sums, PAIR, panel, panels, 0, p->rows};
-        finish_rows(p, &done, p->rows, 0, 1);
+        finish_rows(p, &done, p->rows, streams(p, 1), 1);
     }
+    _mm_sfence();
 }
 
 /* The first panel of this thread's share, of that `further` threads on; shares are of whole pairs. */
