@@ -30,7 +30,7 @@ struct product {
 #ifdef HEADWAY_AMX
 #define NEAR_BYTES (832 << 10) /* of values, which every panel reads again: what leaves room in a 2 MiB cache */
 #define MOST_ROWS 512
-#define STREAM_FROM (1 << 20) /* bytes of results, or of the weight that pushes them out, from which they go past caches */
+#define STREAM_FROM (1 << 20) /* bytes of results, or of the weight that pushes them out, that go past the caches */
 #define SETTLE_STEPS 8 /* before sums that were just stored are read: sooner, reading waits for all stores */
 #define SPLIT_STEPS 12 /* of panels in parts, of which two pairs have to lie near beside the values */
 #define FEW_ROWS 48 /* up to which vectors are faster in fp32 */
@@ -63,20 +63,11 @@ static void *room_for(struct room *room, size_t bytes)
     return room->at;
 }
 
-/* 32 results side by side, of which a width that is no multiple of 32 has only `count`; `wide`: they are fp32. */
-static inline __attribute__((always_inline)) void put(
-    void *out, vf x, vf y, long count, int finish, int stream, const int wide)
+/* 32 results side by side; `wide`: they are fp32. */
+static inline __attribute__((always_inline)) void put_all(void *out, vf x, vf y, int finish, int stream, const int wide)
 {
     float *wide_out = out;
     uint16_t *narrow_out = out;
-    if (count < PANEL) {
-        char few[PANEL * sizeof(float)];
-        const long bytes = count * (wide ? sizeof(float) : sizeof(uint16_t));
-        memcpy(few, out, bytes);
-        put(few, x, y, PANEL, finish, 0, wide);
-        memcpy(out, few, bytes);
-        return;
-    }
     if (finish == ADD) {
         x += wide ? load(wide_out) : bf16_load(narrow_out);
         y += wide ? load(wide_out + 16) : bf16_load(narrow_out + 16);
@@ -93,6 +84,21 @@ static inline __attribute__((always_inline)) void put(
             _mm512_stream_si512((__m512i *)out, line);
         else
             _mm512_storeu_si512(out, line);
+    }
+}
+
+/* The same where a width that is no multiple of 32 may have only `count` of them. */
+static inline __attribute__((always_inline)) void put(
+    void *out, vf x, vf y, long count, int finish, int stream, const int wide)
+{
+    if (count >= PANEL) {
+        put_all(out, x, y, finish, stream, wide);
+    } else {
+        char few[PANEL * sizeof(float)];
+        const long bytes = count * (wide ? sizeof(float) : sizeof(uint16_t));
+        memcpy(few, out, bytes);
+        put_all(few, x, y, finish, 0, wide);
+        memcpy(out, few, bytes);
     }
 }
 
@@ -257,7 +263,7 @@ struct own {
     float near[2][PANEL * PAIR];
 };
 
-/* Rows [row, row + 32) of a pass by one panel; the sums go to `sums`, the block behind is finished. */
+/* A block of a pass: its sums go to `sums`, while the block before it is finished. */
 static inline __attribute__((always_inline)) void do_block(
     const struct product *p, const struct pass *pass, struct own *own, const struct block *block, float *sums,
     long stride, int tall, const int parts, const int wide)
@@ -315,9 +321,19 @@ static inline __attribute__((always_inline)) void do_pair(
         const long stride = pass->sums ? p->outputs : PAIR, rows = least(PANEL, pass->rows - row);
         for (long i = 0; i < panels; i++, ahead[i - 1] += steps * share) {
             const char *values = pass->values + row / TILE_ROWS * strip;
-            const struct block block = {values, values + strip, weight[i], steps, ahead[i], &own->next[i], far || row == 0 ? share : 0,
-                                        (TILE_ROWS + blocks - 1) / blocks,
-                                        finished, i == 0 ? settle : 0, pass->stream};
+            const struct block block = {
+                .upper = values,
+                .lower = values + strip,
+                .panel = weight[i],
+                .steps = steps,
+                .ahead = ahead[i],
+                .next = &own->next[i],
+                .ahead_bytes = far || row == 0 ? share : 0,
+                .split = (TILE_ROWS + blocks - 1) / blocks,
+                .finished = finished,
+                .settle = i == 0 ? settle : 0,
+                .stream = pass->stream,
+            };
             do_block(p, pass, own, &block, sums + i * PANEL, stride, rows > TILE_ROWS, parts, wide);
         }
         finish_rows(p, &own->done, PANEL, pass->stream, wide);
