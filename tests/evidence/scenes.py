@@ -123,3 +123,16 @@ def recomputed() -> list[Record]:
     scene.step(200, 210, [(0, 1)])
     scene.finish(0, 210)
     return scene.end(210)
+
+
+def found_again() -> list[Record]:
+    """One request is preempted after its prompt of 10 tokens, finds 8 of them again, computes 3, and ends at 30 ms."""
+    scene = Scene(1)
+    scene.arrive(0, 0)
+    scene.admit(0, 0)
+    scene.step(0, 10, [(0, 10)])
+    scene.preempt(0, 10)
+    scene.admit(0, 20, hit=8)
+    scene.step(20, 30, [(0, 3, "recompute")])
+    scene.finish(0, 30)
+    return scene.end(30)

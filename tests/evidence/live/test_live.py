@@ -8,7 +8,7 @@ from scheduler_core.spec.job import Sample
 from scheduler_core.testing.builders import ListSink
 from scheduler_core.types.records import Record, RunStarted, Step
 from tests.evidence.played import play
-from tests.evidence.scenes import Scene, ns
+from tests.evidence.scenes import Scene, found_again, ns
 
 
 def sample(records: list[Record], interval_ms: float) -> list[Sample]:
@@ -96,15 +96,7 @@ def test_the_account_is_checked_as_it_goes_and_names_the_first_law_broken() -> N
 
 
 def test_only_first_look_ups_count_as_hits() -> None:
-    scene = Scene(1)
-    scene.arrive(0, 0)
-    scene.admit(0, 0)
-    scene.step(0, 10, [(0, 10)])
-    scene.preempt(0, 10)
-    scene.admit(0, 20, hit=8)
-    scene.step(20, 30, [(0, 3, "recompute")])
-    scene.finish(0, 30)
-    assert sample(scene.end(30), 1000)[-1].hit_rate == 0
+    assert sample(found_again(), 1000)[-1].hit_rate == 0
 
 
 def test_tee_hands_on_in_order() -> None:

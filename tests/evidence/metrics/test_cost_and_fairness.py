@@ -62,11 +62,8 @@ def test_cost_of_failures() -> None:
     assert found["cost_of_failures"].value == pytest.approx(3e-5)
 
 
-def test_work_for_a_request_that_fails_before_its_first_token_costs_too() -> None:
-    """a0 takes 10 prompt and 2 output tokens; 4 of b1's 10 prompt tokens are computed, then it fails: 4 of 16 tokens.
-
-    So a quarter of the 6e-5 bought nothing, although not one output token was lost.
-    """
+def after_a0() -> Scene:
+    """a0 has taken 10 prompt and 2 output tokens by 10 ms, when b1 arrives."""
     scene = Scene(2)
     scene.arrive(0, 0)
     scene.admit(0, 0)
@@ -74,6 +71,15 @@ def test_work_for_a_request_that_fails_before_its_first_token_costs_too() -> Non
     scene.step(5, 10, [(0, 1)])
     scene.finish(0, 10)
     scene.arrive(1, 10)
+    return scene
+
+
+def test_work_for_a_request_that_fails_before_its_first_token_costs_too() -> None:
+    """a0 takes 10 prompt and 2 output tokens; 4 of b1's 10 prompt tokens are computed, then it fails: 4 of 16 tokens.
+
+    So a quarter of the 6e-5 bought nothing, although not one output token was lost.
+    """
+    scene = after_a0()
     scene.admit(1, 10)
     scene.step(10, 50, [(1, 4)])
     scene.finish(1, 60, outcome="failed")
@@ -88,13 +94,7 @@ def test_what_was_found_in_a_cache_was_not_computed_and_what_was_lost_was_twice(
 
     That is 4 + 10 + 2 of its tokens (the last step gives its second), beside 10 + 2 of a0: 16 of 28.
     """
-    scene = Scene(2)
-    scene.arrive(0, 0)
-    scene.admit(0, 0)
-    scene.step(0, 5, [(0, 10)])
-    scene.step(5, 10, [(0, 1)])
-    scene.finish(0, 10)
-    scene.arrive(1, 10)
+    scene = after_a0()
     scene.admit(1, 10, hit=6)
     scene.step(10, 20, [(1, 4)])
     scene.preempt(1, 20)

@@ -16,7 +16,7 @@ from scheduler_core.spec.goal import MetricName
 from scheduler_core.types.quantile import quantile
 from scheduler_core.types.records import Loaded
 from tests.evidence.played import summarise
-from tests.evidence.scenes import Scene, ns, recomputed
+from tests.evidence.scenes import Scene, found_again, ns, recomputed
 
 
 def single_tokens(count: int, offered: int | None = None) -> Scene:
@@ -270,15 +270,7 @@ def test_slo_line_counts_uncached_prompt_tokens(tmp_path: Path) -> None:
 
 def test_look_ups_after_a_preemption_are_no_hits(tmp_path: Path) -> None:
     """The resumed request finds 8 of its own tokens: they count apart, the hit rate stays 0."""
-    scene = Scene(1)
-    scene.arrive(0, 0)
-    scene.admit(0, 0)
-    scene.step(0, 10, [(0, 10)])
-    scene.preempt(0, 10)
-    scene.admit(0, 20, hit=8)
-    scene.step(20, 30, [(0, 3, "recompute")])
-    scene.finish(0, 30)
-    summary = summarise(scene.end(30), tmp_path)
+    summary = summarise(found_again(), tmp_path)
     assert (value(summary, "hit_rate"), value(summary, "rehit_tokens")) == (0, 8)
 
 
