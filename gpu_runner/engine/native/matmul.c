@@ -265,7 +265,7 @@ struct own {
 
 /* A block of a pass: its sums go to `sums`, while the block before it is finished. */
 static inline __attribute__((always_inline)) void do_block(
-    const struct product *p, const struct pass *pass, struct own *own, const struct block *block, float *sums,
+    const struct product *p, const struct pass *pass, struct pending *done, const struct block *block, float *sums,
     long stride, int tall, const int parts, const int wide)
 {
     if (pass->step > 0)
@@ -273,9 +273,9 @@ static inline __attribute__((always_inline)) void do_block(
     else
         zero_sums();
     if (tall)
-        multiply(p, block, &own->done, parts, 1, wide);
+        multiply(p, block, done, parts, 1, wide);
     else
-        multiply(p, block, &own->done, parts, 0, wide);
+        multiply(p, block, done, parts, 0, wide);
     store_sums(sums, stride);
 }
 
@@ -334,7 +334,7 @@ static inline __attribute__((always_inline)) void do_pair(
                 .settle = i == 0 ? settle : 0,
                 .stream = pass->stream,
             };
-            do_block(p, pass, own, &block, sums + i * PANEL, stride, rows > TILE_ROWS, parts, wide);
+            do_block(p, pass, &own->done, &block, sums + i * PANEL, stride, rows > TILE_ROWS, parts, wide);
         }
         finish_rows(p, &own->done, PANEL, pass->stream, wide);
         if (pass->step + steps == p->inputs / STEP)
