@@ -252,3 +252,18 @@ def test_chart_js_is_the_pinned_one(visit: Any) -> None:
     page.locator("[data-chart=queue] .legend li").first.wait_for()  # the first chart is drawn
     assert page.evaluate("Chart.version") == "4.4.0"
     assert page.evaluate("[...document.scripts].some((s) => s.src.endsWith('/static/unfold/js/chart/chart.js'))")
+
+
+def test_a_chart_answers_before_it_is_drawn(visit: Any) -> None:
+    """A slow machine draws late; who points at a chart or asks for its table meanwhile gets an answer, not an error."""
+    visitor = visit()
+    page: Page = visitor.go("/runs/")
+    path = str(page.locator("tr[data-href]", has_text="Succeeded").first.get_attribute("data-href"))
+    page.add_init_script("window.requestAnimationFrame = () => 0")  # nothing is ever drawn
+    page.goto(path)
+    chart = page.locator("[data-chart=queue]")
+    chart.locator("canvas").dispatch_event("pointermove", {"clientX": 100, "clientY": 100})
+    wait_for(lambda: samples_said(page) > 0, "samples")
+    chart.locator("[data-table-toggle]").dispatch_event("click")
+    expect(chart.locator(".table tbody tr").first).to_be_visible()
+    assert "no samples yet" not in reading(page, "queue")

@@ -101,6 +101,7 @@ const crosshair = {
 
 class ChartView {
   visible = true;
+  lines = []; // as last read from the source: a person may point at a chart, or ask for its table, before its first drawing
 
   // `source()` gives {lines: [{label, colour, dashed, points: [{x, y}]}], from, to}.
   constructor(root, spec, source, onCross) {
@@ -230,6 +231,7 @@ class ChartView {
     this.table.hidden = !shown;
     this.canvas.parentElement.hidden = shown;
     button.setAttribute("aria-pressed", String(shown));
+    this.say();
     if (shown) this.#fill();
   }
 
