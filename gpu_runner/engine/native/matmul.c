@@ -15,30 +15,21 @@
 #endif
 
 #include "amx.h"
+#include "finish.h"
 #include "parts.h"
 #include "vectors.h"
 
-enum finish { WRITE, ADD, GATE, WIDEN }; /* what becomes of the sums; GATE: silu(panel) * next panel */
-
-struct product {
-    const void *values, *weight; /* [rows][inputs]; packed */
-    const float *bias; /* [outputs] in the order of the panels, or NULL */
-    void *out; /* [rows][width]: of the values' format, fp32 for WIDEN */
-    int64_t rows, inputs, outputs, width, finish, threads; /* outputs: of all panels; width: those that are real */
-};
-
 #ifdef HEADWAY_AMX
-#define NEAR_BYTES (832 << 10) /* of values, which every panel reads again: what leaves room in a 2 MiB cache */
-#define MOST_ROWS 512
-#define STREAM_FROM (1 << 20) /* bytes of results, or of the weight that pushes them out, that go past the caches */
+#define NEAR_BYTES (896 << 10) /* of values, which every panel reads again: what leaves room in a cache of 2 MiB */
+#define MOST_ROWS 512 /* of a block of values: each block reads the whole weight */
 #define SETTLE_STEPS 8 /* before sums that were just stored are read: sooner, reading waits for all stores */
-#define SPLIT_STEPS 12 /* of panels in parts, of which two pairs have to lie near beside the values */
+#define SPLIT_STEPS 12 /* of panels in parts, of which two have to lie near beside the values */
 #define FEW_ROWS 48 /* up to which vectors are faster in fp32 */
 #define FEW_TOGETHER 12 /* rows whose sums fit the registers */
 #define SOON_BYTES 2048 /* ahead of what few rows read: as far as memory takes to answer */
-#define FAR_FROM_BLOCKS 8 /* of rows: from which a panel is brought near during the pair before */
+#define FAR_FROM_BLOCKS 8 /* of rows: from which a panel is brought near during the one before */
 #define NEXT_BYTES 1024 /* just before tiles are loaded: the rest of a step and half of the next, in order */
-#define FEWEST_ROWS 128 /* of a block of values, if there are more: each block reads the whole weight */
+#define AWAKE_STEPS 4 /* between two stores of a tile: after 0.65 us without one the next waits for 0.25 us */
 
 static inline long least(long a, long b) { return a < b ? a : b; }
 static inline long equal_shares(long count, long most, long multiple) /* equal parts of at most `most`, rounded up */
@@ -63,97 +54,17 @@ static void *room_for(struct room *room, size_t bytes)
     return room->at;
 }
 
-/* 32 results side by side; `wide`: they are fp32. */
-static inline __attribute__((always_inline)) void put_all(void *out, vf x, vf y, int finish, int stream, const int wide)
-{
-    float *wide_out = out;
-    uint16_t *narrow_out = out;
-    if (finish == ADD) {
-        x += wide ? load(wide_out) : bf16_load(narrow_out);
-        y += wide ? load(wide_out + 16) : bf16_load(narrow_out + 16);
-    }
-    if (wide && stream) {
-        _mm512_stream_ps(wide_out, (__m512)x);
-        _mm512_stream_ps(wide_out + 16, (__m512)y);
-    } else if (wide) {
-        store(wide_out, x);
-        store(wide_out + 16, y);
-    } else {
-        const __m512i line = (__m512i)_mm512_cvtne2ps_pbh((__m512)y, (__m512)x);
-        if (stream)
-            _mm512_stream_si512((__m512i *)out, line);
-        else
-            _mm512_storeu_si512(out, line);
-    }
-}
-
-/* The same where a width that is no multiple of 32 may have only `count` of them. */
-static inline __attribute__((always_inline)) void put(
-    void *out, vf x, vf y, long count, int finish, int stream, const int wide)
-{
-    if (count >= PANEL) {
-        put_all(out, x, y, finish, stream, wide);
-    } else {
-        char few[PANEL * sizeof(float)];
-        const long bytes = count * (wide ? sizeof(float) : sizeof(uint16_t));
-        memcpy(few, out, bytes);
-        put_all(few, x, y, finish, 0, wide);
-        memcpy(out, few, bytes);
-    }
-}
-
-/* Sums of a block that are complete and become results while the next block is multiplied: the tiles' own units do
- * that, and those of vectors would be idle. */
-struct pending {
-    const float *sums; /* of the next row */
-    long stride, panel, panels, row, left;
-};
-
-/* One row of one or two panels becomes results. */
-static inline __attribute__((always_inline)) void finish_row(
-    const struct product *p, const struct pending *done, int stream, const int wide)
-{
-    const long size = wide ? sizeof(float) : sizeof(uint16_t);
-    char *row = (char *)p->out + done->row * p->width * size;
-    vf sums[4];
-    for (long i = 0; i < 2 * done->panels; i++)
-        sums[i] = load(done->sums + i * 16) + (p->bias ? load(p->bias + done->panel * PANEL + i * 16) : (vf){0});
-    if (p->finish == GATE) {
-        const long at = done->panel / 2 * PANEL;
-        put(row + at * size, silu(sums[0]) * sums[2], silu(sums[1]) * sums[3], p->width - at, WRITE, stream, wide);
-        return;
-    }
-    for (long i = 0; i < done->panels; i++) {
-        const long at = (done->panel + i) * PANEL;
-        put(row + at * size, sums[2 * i], sums[2 * i + 1], p->width - at, p->finish, stream, wide);
-    }
-}
-
-/* Up to `count` rows of what is pending. */
-static inline __attribute__((always_inline)) void finish_rows(
-    const struct product *p, struct pending *done, long count, int stream, const int wide)
-{
-    for (; count > 0 && done->left > 0; count--, done->left--, done->row++, done->sums += done->stride)
-        finish_row(p, done, stream, wide);
-}
-
 /* One block of values by one panel over some inputs. */
 struct block {
-    const char *upper, *lower; /* rows 0 to 15 and 16 to 31 of values, each [steps][parts][tile] */
-    const char *panel; /* [steps][parts][2][tile] */
+    const char *values, *panel; /* [steps][parts][2][tile] each: two tiles of 16 rows or of 16 outputs */
     long steps;
     const char *ahead; /* what will be read next, to be brought near meanwhile */
-    struct splitting *next; /* the panel that will be multiplied so next, in fp32 */
+    struct splitting *next; /* the panel that will be multiplied next, in fp32 */
     long ahead_bytes, split, finished; /* for each step: bytes ahead, pairs of the next panel, rows of what is pending */
     long settle; /* steps before the first of these rows */
+    float *awake; /* room for a tile that nobody reads */
     int stream;
 };
-
-static inline void bring_near(const char *from, long bytes)
-{
-    for (long i = 0; i < bytes; i += 64)
-        __builtin_prefetch(from + i, 0, 2);
-}
 
 #define MULTIPLY                                                                                                       \
     _tile_dpbf16ps(0, 4, 6);                                                                                           \
@@ -163,9 +74,9 @@ static inline void bring_near(const char *from, long bytes)
         _tile_dpbf16ps(3, 5, 7);                                                                                       \
     }
 #define LOAD_VALUES(part)                                                                                              \
-    _tile_loadd(4, upper + (part) * TILE, TILE_BYTES);                                                                 \
+    _tile_loadd(4, values + (part) * 2 * TILE, TILE_BYTES);                                                            \
     if (tall)                                                                                                          \
-        _tile_loadd(5, lower + (part) * TILE, TILE_BYTES);
+        _tile_loadd(5, values + (part) * 2 * TILE + TILE, TILE_BYTES);
 #define LOAD_PANEL(part)                                                                                               \
     _tile_loadd(6, panel + (part) * 2 * TILE, TILE_BYTES);                                                             \
     _tile_loadd(7, panel + (part) * 2 * TILE + TILE, TILE_BYTES);
@@ -174,12 +85,13 @@ static inline void bring_near(const char *from, long bytes)
 static inline __attribute__((always_inline)) void multiply(
     const struct product *p, const struct block *b, struct pending *done, const int parts, const int tall, const int wide)
 {
-    const char *upper = b->upper, *lower = b->lower, *panel = b->panel, *ahead = b->ahead;
+    const char *values = b->values, *panel = b->panel, *ahead = b->ahead, *reach = ahead;
     for (long s = 0; s < b->steps; s++) {
         if (parts == 3)
             split_pairs(b->next, b->split);
         else
-            bring_near(ahead, b->ahead_bytes);
+            for (reach += b->ahead_bytes; ahead < reach; ahead += 64)
+                __builtin_prefetch(ahead, 0, 2);
         finish_rows(p, done, s < b->settle ? 0 : b->finished, b->stream, wide);
         if (parts == 3) {
             LOAD_VALUES(2) LOAD_PANEL(0) MULTIPLY
@@ -191,27 +103,28 @@ static inline __attribute__((always_inline)) void multiply(
         } else {
             LOAD_VALUES(0) LOAD_PANEL(0) MULTIPLY
         }
-        upper += parts * TILE;
-        lower += parts * TILE;
+        if (s % (parts == 3 ? AWAKE_STEPS / 2 : AWAKE_STEPS) == 0)
+            _tile_stored(4, b->awake, TILE_BYTES);
+        values += parts * 2 * TILE;
         panel += parts * 2 * TILE;
-        ahead += b->ahead_bytes;
     }
 }
 
-static inline void load_sums(const float *sums, long stride)
+/* Sums of a block are [32][32]: two tiles side by side, and two below. */
+static inline void load_sums(const float *sums)
 {
-    _tile_loadd(0, sums, stride * 4);
-    _tile_loadd(1, sums + 16, stride * 4);
-    _tile_loadd(2, sums + TILE_ROWS * stride, stride * 4);
-    _tile_loadd(3, sums + TILE_ROWS * stride + 16, stride * 4);
+    _tile_loadd(0, sums, PANEL * 4);
+    _tile_loadd(1, sums + 16, PANEL * 4);
+    _tile_loadd(2, sums + TILE_ROWS * PANEL, PANEL * 4);
+    _tile_loadd(3, sums + TILE_ROWS * PANEL + 16, PANEL * 4);
 }
 
-static inline void store_sums(float *sums, long stride)
+static inline void store_sums(float *sums)
 {
-    _tile_stored(0, sums, stride * 4);
-    _tile_stored(1, sums + 16, stride * 4);
-    _tile_stored(2, sums + TILE_ROWS * stride, stride * 4);
-    _tile_stored(3, sums + TILE_ROWS * stride + 16, stride * 4);
+    _tile_stored(0, sums, PANEL * 4);
+    _tile_stored(1, sums + 16, PANEL * 4);
+    _tile_stored(2, sums + TILE_ROWS * PANEL, PANEL * 4);
+    _tile_stored(3, sums + TILE_ROWS * PANEL + 16, PANEL * 4);
 }
 
 static inline void zero_sums(void)
@@ -229,55 +142,38 @@ struct cut {
 
 static struct cut cut_of(const struct product *p, const int parts)
 {
-    const long steps = p->inputs / STEP, row_bytes = least(steps, parts == 3 ? SPLIT_STEPS : steps) * TILE_BYTES * parts;
-    long most = NEAR_BYTES / row_bytes;
-    most = most < FEWEST_ROWS ? FEWEST_ROWS : most > MOST_ROWS ? MOST_ROWS : most;
-    const long rows = equal_shares(p->rows, most, PANEL), near = NEAR_BYTES / (rows * TILE_BYTES * parts);
-    const long each = parts == 3 ? least(near, SPLIT_STEPS) : near;
-    return (struct cut){rows, equal_shares(steps, each < 1 ? 1 : each, 1)};
+    const long rows = equal_shares(p->rows, MOST_ROWS, PANEL), near = NEAR_BYTES / (rows * TILE_BYTES * parts);
+    return (struct cut){rows, equal_shares(p->inputs / STEP, parts == 3 ? least(near, SPLIT_STEPS) : near, 1)};
 }
 
 /* Rows [first, first + rows) and steps [step, step + steps): what one pass over the panels multiplies. */
 struct pass {
     long first, rows, step, steps;
-    char *values; /* in tiles: [rows / 16][steps][parts][tile] */
-    float *sums; /* [rows][outputs] between two passes, or NULL where one is enough */
-    int stream; /* results go past the caches */
+    char *values; /* in tiles: [rows / 32][steps][parts][2][tile] */
+    float *sums; /* [panel][rows][32] between two passes, or NULL where one is enough */
+    int last, stream; /* whether sums are complete after it; whether results go past the caches */
 };
 
+/* 16 rows of a pass from `row` on. */
 static inline __attribute__((always_inline)) void place_values(
     const struct product *p, const struct pass *pass, long row, const int parts)
 {
-    const long size = parts == 3 ? sizeof(float) : 2;
-    const char *from = (const char *)p->values + ((pass->first + row) * p->inputs + pass->step * STEP) * size;
-    char *to = pass->values + row / TILE_ROWS * pass->steps * parts * TILE + row % TILE_ROWS * TILE_BYTES;
-    place_row(row < pass->rows ? from : NULL, pass->steps, to, parts);
+    const long size = parts == 3 ? sizeof(float) : sizeof(uint16_t), stride = p->inputs * size;
+    const char *from = (const char *)p->values + (pass->first + row) * stride + pass->step * STEP * size;
+    char *to = pass->values + row * pass->steps * parts * TILE_BYTES;
+    if (row % PANEL)
+        to -= (pass->steps * parts - 1) * TILE; /* the second tiles of a block lie right behind the first ones */
+    place_rows(from, stride, pass->rows - row, pass->steps, to, parts);
 }
 
-/* What a thread keeps from block to block. */
+/* What a thread keeps from panel to panel. */
 struct own {
-    char *split[2]; /* room for a pair of panels in parts, and for the next pair */
-    struct splitting next[2];
+    char *split[2]; /* room for a panel in parts, and for the next one */
+    float *sums[3]; /* [rows][32] each: of a panel, and of the two before, which GATE finishes meanwhile */
+    struct splitting next;
     struct pending done;
-    int turn; /* which of `near` the next sums go to: the others may be pending */
-    float near[2][PANEL * PAIR];
+    float awake[TILE / 4] __attribute__((aligned(64))); /* whole cache lines */
 };
-
-/* A block of a pass: its sums go to `sums`, while the block before it is finished. */
-static inline __attribute__((always_inline)) void do_block(
-    const struct product *p, const struct pass *pass, struct pending *done, const struct block *block, float *sums,
-    long stride, int tall, const int parts, const int wide)
-{
-    if (pass->step > 0)
-        load_sums(sums, stride);
-    else
-        zero_sums();
-    if (tall)
-        multiply(p, block, done, parts, 1, wide);
-    else
-        multiply(p, block, done, parts, 0, wide);
-    store_sums(sums, stride);
-}
 
 /* Where a panel's inputs of a pass lie. */
 static inline const char *weight_of(const struct product *p, const struct pass *pass, long panel, long step_bytes)
@@ -285,92 +181,86 @@ static inline const char *weight_of(const struct product *p, const struct pass *
     return (const char *)p->weight + (panel * (p->inputs / STEP) + pass->step) * step_bytes;
 }
 
-/* Begin to split the pair of panels from `panel` on, up to `end`, into `to`. */
-static void split_next(const struct product *p, const struct pass *pass, struct own *own, long panel, long end, char *to)
+/* Begin to split a panel, unless there is none before `end`, into the room that is free. */
+static void split_next(const struct product *p, const struct pass *pass, struct own *own, long panel, long end)
 {
-    for (long i = 0; i < 2; i++)
-        own->next[i] = (struct splitting){
-            (const float *)weight_of(p, pass, panel + i, STEP * PANEL * sizeof(float)),
-            to + i * pass->steps * 6 * TILE,
-            panel + i < end ? pass->steps * TILE_ROWS : 0,
-        };
+    const char *from = weight_of(p, pass, panel, STEP * PANEL * sizeof(float));
+    own->next = (struct splitting){(const float *)from, own->split[1], panel < end ? pass->steps * TILE_ROWS : 0};
 }
 
-/* All rows of a pass by one or two panels from `panel` on; those of this thread end at `end`. */
-static inline __attribute__((always_inline)) void do_pair(
-    const struct product *p, const struct pass *pass, struct own *own, long panel, long end, const int parts,
-    const int wide)
+/* A block: its sums go to `sums`, from those in `before` on, while some of what is pending is finished. */
+static inline __attribute__((always_inline)) void do_block(
+    const struct product *p, struct pending *done, const struct block *block, const float *before, float *sums,
+    int tall, const int parts, const int wide)
 {
-    const long steps = pass->steps, panels = least(2, end - panel), blocks = (pass->rows + PANEL - 1) / PANEL;
-    const long held = STEP * PANEL * 2; /* bytes of a panel and step in bf16 */
-    /* With many blocks the next pair comes near during all of them; with few the panel itself during the first. */
+    if (before)
+        load_sums(before);
+    else
+        zero_sums();
+    if (tall)
+        multiply(p, block, done, parts, 1, wide);
+    else
+        multiply(p, block, done, parts, 0, wide);
+    store_sums(sums);
+}
+
+/* All rows of a pass by a panel, whose sums go to `sums`, [rows][32]; the panels of this thread end at `end`. */
+static inline __attribute__((always_inline)) void do_panel(
+    const struct product *p, const struct pass *pass, struct own *own, long panel, long end, float *sums,
+    const int parts, const int wide)
+{
+    const long blocks = (pass->rows + PANEL - 1) / PANEL, steps = pass->steps, settle = least(SETTLE_STEPS, steps / 2);
     const int far = blocks >= FAR_FROM_BLOCKS;
-    const long share = far ? ((held + blocks - 1) / blocks + 63) / 64 * 64 : held, strip = steps * parts * TILE;
-    const long settle = least(SETTLE_STEPS, steps / 2), left = steps * panels - settle;
-    const long finished = (PANEL + left - 1) / left; /* rows for each step */
-    const char *weight[2], *ahead[2];
-    for (long i = 0; i < panels; i++) {
-        weight[i] = parts == 3 ? own->split[0] + i * 2 * strip : weight_of(p, pass, panel + i, held);
-        ahead[i] = weight[i] + NEXT_BYTES;
-        if (far && panel + i + 2 < end)
-            ahead[i] = weight_of(p, pass, panel + i + 2, held);
-    }
+    const char *weight = parts == 3 ? own->split[0] : weight_of(p, pass, panel, 2 * TILE);
+    const float *before = pass->step ? pass->sums + panel * pass->rows * PANEL : NULL;
+    struct block block = {
+        .values = pass->values,
+        .panel = weight,
+        .steps = steps,
+        /* With many blocks the next panel comes near during all of them; with few the panel itself in the first. */
+        .ahead = far ? weight + steps * 2 * TILE : weight + NEXT_BYTES,
+        .next = &own->next,
+        .ahead_bytes = !far ? 2 * TILE : panel + 1 < end ? 2 * TILE / blocks : 0,
+        .split = (TILE_ROWS + blocks - 1) / blocks,
+        .finished = PANEL / (steps - settle) + 1,
+        .settle = settle,
+        .awake = own->awake,
+        .stream = pass->stream,
+    };
     written_before_tiles();
-    for (long row = 0; row < pass->rows; row += PANEL, own->turn = !own->turn) {
-        float *sums = pass->sums ? pass->sums + row * p->outputs + panel * PANEL : own->near[own->turn];
-        const long stride = pass->sums ? p->outputs : PAIR, rows = least(PANEL, pass->rows - row);
-        for (long i = 0; i < panels; i++, ahead[i - 1] += steps * share) {
-            const char *values = pass->values + row / TILE_ROWS * strip;
-            const struct block block = {
-                .upper = values,
-                .lower = values + strip,
-                .panel = weight[i],
-                .steps = steps,
-                .ahead = ahead[i],
-                .next = &own->next[i],
-                .ahead_bytes = far || row == 0 ? share : 0,
-                .split = (TILE_ROWS + blocks - 1) / blocks,
-                .finished = finished,
-                .settle = i == 0 ? settle : 0,
-                .stream = pass->stream,
-            };
-            do_block(p, pass, &own->done, &block, sums + i * PANEL, stride, rows > TILE_ROWS, parts, wide);
-        }
-        finish_rows(p, &own->done, PANEL, pass->stream, wide);
-        if (pass->step + steps == p->inputs / STEP)
-            own->done = (struct pending){sums, stride, panel, panels, pass->first + row, rows};
+    for (long row = 0; row < pass->rows; row += PANEL) {
+        do_block(p, &own->done, &block, before ? before + row * PANEL : NULL, sums + row * PANEL,
+                 pass->rows - row > TILE_ROWS, parts, wide);
+        block.values += steps * parts * 2 * TILE;
+        block.ahead += steps * block.ahead_bytes;
+        block.settle = 0;
+        if (!far)
+            block.ahead_bytes = 0;
     }
+    finish_rows(p, &own->done, pass->rows, pass->stream, wide);
 }
 
-/* One thread's part of a pass: the panels [begin, end), pair by pair. In fp32 each pair is split while the one before
- * is multiplied. */
+/* One thread's part of a pass: the panels [begin, end). In fp32 each is split while the one before is multiplied. */
 static inline __attribute__((always_inline)) void do_panels(
     const struct product *p, const struct pass *pass, struct own *own, long begin, long end, const int parts,
     const int wide)
 {
     if (parts == 3)
-        split_next(p, pass, own, begin, end, own->split[1]);
-    for (long panel = begin; panel < end; panel += 2) {
+        split_next(p, pass, own, begin, end);
+    for (long panel = begin; panel < end; panel++) {
         if (parts == 3) {
             char *ready = own->split[1];
-            for (long i = 0; i < 2; i++)
-                split_pairs(&own->next[i], own->next[i].left);
+            split_pairs(&own->next, own->next.left);
             own->split[1] = own->split[0];
             own->split[0] = ready;
-            split_next(p, pass, own, panel + 2, end, own->split[1]);
+            split_next(p, pass, own, panel + 1, end);
         }
-        do_pair(p, pass, own, panel, end, parts, wide);
+        float *sums = pass->last ? own->sums[panel % 3] : pass->sums + panel * pass->rows * PANEL;
+        do_panel(p, pass, own, panel, end, sums, parts, wide);
+        if (pass->last && (p->finish != GATE || panel % 2))
+            own->done = (struct pending){sums, own->sums[(panel + 2) % 3], panel, pass->first, pass->rows};
     }
-    finish_rows(p, &own->done, PANEL, pass->stream, wide);
-}
-
-/* Whether results fill whole cache lines, in which they would not stay. */
-static int streams(const struct product *p, const int wide)
-{
-    const long row = p->width * (wide ? sizeof(float) : sizeof(uint16_t));
-    const long weight = p->inputs * p->outputs * (wide && p->finish != WIDEN ? sizeof(float) : sizeof(uint16_t));
-    const int many = p->rows * row >= STREAM_FROM || weight >= STREAM_FROM;
-    return many && p->finish != ADD && row % 64 == 0 && (uintptr_t)p->out % 64 == 0;
+    finish_rows(p, &own->done, pass->rows, pass->stream, wide);
 }
 
 /* Sums of `rows` rows by one panel in fp32 vectors, input by input. */
@@ -394,35 +284,34 @@ static inline __attribute__((always_inline)) void sum_rows(
     }
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++) {
-        store(sums + r * PAIR, left[r]);
-        store(sums + r * PAIR + 16, right[r]);
+        store(sums + r * PANEL, left[r]);
+        store(sums + r * PANEL + 16, right[r]);
     }
 }
 
 /* fp32 by vectors alone: to split a weight into parts costs more than multiplying a few rows by it. */
 static void do_few_rows(const struct product *p, long begin, long end)
 {
-    float sums[FEW_ROWS * PAIR];
-    for (long panel = begin; panel < end; panel += 2) {
-        const long panels = least(2, end - panel);
-        for (long i = 0; i < panels; i++) {
-            const float *weight = (const float *)p->weight + (panel + i) * PANEL * p->inputs;
-            for (long row = 0, rows; row < p->rows; row += rows) {
-                const float *values = (const float *)p->values + row * p->inputs;
-                float *to = sums + row * PAIR + i * PANEL;
-                const long left = p->rows - row;
-                rows = left >= FEW_TOGETHER ? FEW_TOGETHER : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-                if (rows == FEW_TOGETHER)
-                    sum_rows(values, p->inputs, weight, to, FEW_TOGETHER);
-                else if (rows == 4)
-                    sum_rows(values, p->inputs, weight, to, 4);
-                else if (rows == 2)
-                    sum_rows(values, p->inputs, weight, to, 2);
-                else
-                    sum_rows(values, p->inputs, weight, to, 1);
-            }
+    float sums[2][FEW_ROWS * PANEL];
+    for (long panel = begin; panel < end; panel++) {
+        const float *weight = (const float *)p->weight + panel * PANEL * p->inputs;
+        for (long row = 0, rows; row < p->rows; row += rows) {
+            const float *values = (const float *)p->values + row * p->inputs;
+            float *to = sums[panel % 2] + row * PANEL;
+            const long left = p->rows - row;
+            rows = left >= FEW_TOGETHER ? FEW_TOGETHER : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+            if (rows == FEW_TOGETHER)
+                sum_rows(values, p->inputs, weight, to, FEW_TOGETHER);
+            else if (rows == 4)
+                sum_rows(values, p->inputs, weight, to, 4);
+            else if (rows == 2)
+                sum_rows(values, p->inputs, weight, to, 2);
+            else
+                sum_rows(values, p->inputs, weight, to, 1);
         }
-        struct pending done = {sums, PAIR, panel, panels, 0, p->rows};
+        if (p->finish == GATE && panel % 2 == 0)
+            continue;
+        struct pending done = {sums[panel % 2], sums[0], panel, 0, p->rows};
         finish_rows(p, &done, p->rows, streams(p, 1), 1);
     }
     _mm_sfence();
@@ -442,7 +331,7 @@ static long first_panel(long panels, int further)
 /* 0 when done, 1 when memory ran out. */
 static inline __attribute__((always_inline)) int run(const struct product *p, const int parts, const int wide)
 {
-    static __thread struct room values_room, sums_room, split_room; /* the first two of the calling thread */
+    static __thread struct room values_room, sums_room, own_room; /* the first two of the calling thread */
     const long panels = p->outputs / PANEL;
     if (parts == 3 && p->rows <= FEW_ROWS) {
 #pragma omp parallel num_threads(p->threads) if (p->threads > 1)
@@ -460,17 +349,19 @@ static inline __attribute__((always_inline)) int run(const struct product *p, co
         return 1;
 #pragma omp parallel num_threads(p->threads) if (p->threads > 1) reduction(| : failed)
     {
-        const long room = cut.steps * parts * 4 * TILE; /* of a pair in parts */
-        char *split = parts == 3 ? room_for(&split_room, 2 * room) : NULL;
-        struct own own = {.split = {split, split + room}};
-        failed = parts == 3 && !split;
+        const long split = parts == 3 ? cut.steps * parts * 2 * TILE : 0, held = cut.rows * PANEL * sizeof(float);
+        char *room = room_for(&own_room, 2 * split + 3 * held);
+        struct own own = {.split = {room, room + split}};
+        failed = !room;
+        for (int i = 0; room && i < 3; i++)
+            own.sums[i] = (float *)(room + 2 * split + i * held);
         shape_tiles((const uint8_t[8]){16, 16, 16, 16, 16, 16, 16, 16});
         for (long first = 0; first < p->rows; first += cut.rows) {
             for (long step = 0; step < all; step += cut.steps) {
-                const struct pass pass = {first, least(cut.rows, p->rows - first), step,
-                                          least(cut.steps, all - step), values, sums, streams(p, wide)};
+                const long rows = least(cut.rows, p->rows - first), steps = least(cut.steps, all - step);
+                const struct pass pass = {first, rows, step, steps, values, sums, step + steps == all, streams(p, wide)};
 #pragma omp for schedule(static)
-                for (long row = 0; row < (pass.rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS; row++)
+                for (long row = 0; row < (pass.rows + PANEL - 1) / PANEL * PANEL; row += TILE_ROWS)
                     place_values(p, &pass, row, parts);
                 if (!failed)
                     do_panels(p, &pass, &own, first_panel(panels, 0), first_panel(panels, 1), parts, wide);

@@ -8,7 +8,6 @@
 
 #ifdef HEADWAY_AMX
 #define PANEL 32 /* outputs of a panel and rows of a block, two tiles each */
-#define PAIR (2 * PANEL) /* outputs that are finished together, so that whole cache lines are written */
 #define STEP 32 /* inputs of one tile row */
 #define TILE (TILE_ROWS * TILE_BYTES)
 
@@ -45,26 +44,35 @@ static inline void split_pairs(struct splitting *work, long count)
     }
 }
 
-/* One row of values in tiles, `to` that of its first input; absent rows are zero. */
-static inline __attribute__((always_inline)) void place_row(const void *from, long steps, char *to, const int parts)
+/* 64 bytes of values for each part of a tile: what 32 inputs of one row become, absent ones zero. */
+static inline __attribute__((always_inline)) void place_inputs(const void *from, char *to, const int parts)
 {
-    for (long s = 0; s < steps; s++, to += parts * TILE) {
-        if (!from) {
-            for (long part = 0; part < parts; part++)
-                memset(to + part * TILE, 0, TILE_BYTES);
-        } else if (parts == 1) {
-            memcpy(to, (const char *)from + s * TILE_BYTES, TILE_BYTES);
-        } else {
-            for (long half = 0; half < 2; half++) {
-                vf x = load((const float *)from + s * STEP + half * 16);
-                for (long part = 0; part < parts; part++) {
-                    const vf a = leading(x);
-                    *(vh *)(to + part * TILE + half * 32) = __builtin_convertvector((vu)a >> 16, vh);
-                    x -= a;
-                }
+    if (!from) {
+        for (long part = 0; part < parts; part++)
+            memset(to + part * 2 * TILE, 0, TILE_BYTES);
+    } else if (parts == 1) {
+        memcpy(to, from, TILE_BYTES);
+    } else {
+        for (long half = 0; half < 2; half++) {
+            vf x = load((const float *)from + half * 16);
+            for (long part = 0; part < parts; part++) {
+                const vf a = leading(x);
+                *(vh *)(to + part * 2 * TILE + half * 32) = __builtin_convertvector((vu)a >> 16, vh);
+                x -= a;
             }
         }
     }
+}
+
+/* 16 rows of values, of which the first `rows` are there and lie `stride` bytes apart, to [steps][parts][2][tile], of
+ * each two tiles one. Tile by tile: row by row each line would be written into another page. */
+static inline __attribute__((always_inline)) void place_rows(
+    const char *from, long stride, long rows, long steps, char *to, const int parts)
+{
+    const long bytes = parts == 1 ? TILE_BYTES : 2 * TILE_BYTES;
+    for (long s = 0; s < steps; s++, from += bytes, to += parts * 2 * TILE)
+        for (long r = 0; r < TILE_ROWS; r++)
+            place_inputs(r < rows ? from + r * stride : NULL, to + r * TILE_BYTES, parts);
 }
 #endif
 
