@@ -15,10 +15,7 @@ from gpu_runner.engine.fingerprint import cpu_model
 
 _HERE = Path(__file__).parent
 _UNITS = ("paged", "elementwise", "matmul")
-_SOURCES = (
-    *(f"{unit}.c" for unit in _UNITS),
-    *("amx.h", "attend_amx.h", "paged.h", "paged_amx.h", "parts.h", "rowwise.h", "vectors.h"),
-)
+_SOURCES = sorted(path.name for path in _HERE.glob("*.[ch]"))
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fPIC")
 _COMPILE_LIMIT_S = 120
 
