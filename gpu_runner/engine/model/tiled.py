@@ -2,6 +2,7 @@
 
 import ctypes
 from enum import IntEnum
+from mmap import PAGESIZE
 
 import torch
 from torch.nn.functional import pad
@@ -135,5 +136,14 @@ def _packed(weight: torch.Tensor) -> torch.Tensor:
     outputs, inputs = weight.shape
     panels, steps = outputs // _PANEL, inputs // _STEP
     if weight.dtype is torch.float32:
-        return weight.view(panels, _PANEL, inputs).transpose(1, 2).contiguous()
-    return weight.view(panels, 2, 16, steps, _STEP // 2, 2).permute(0, 3, 1, 4, 2, 5).contiguous()
+        return _from_page(weight.view(panels, _PANEL, inputs).transpose(1, 2))
+    return _from_page(weight.view(panels, 2, 16, steps, _STEP // 2, 2).permute(0, 3, 1, 4, 2, 5))
+
+
+def _from_page(values: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy that begins where a page of memory does: the processor's own fetching ahead ends with a page,
+    and a panel that lies across pages is read a tenth slower.
+    """
+    raw = torch.empty(values.nbytes + PAGESIZE, dtype=torch.uint8)
+    begin = -raw.data_ptr() % PAGESIZE
+    return raw[begin : begin + values.nbytes].view(values.dtype).view(values.shape).copy_(values)
