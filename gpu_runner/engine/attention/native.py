@@ -55,14 +55,16 @@ class NativeAttention:
         page = (shape.layers, shape.blocks, shape.kv_heads, shape.block_size * shape.head_dim)
         self._keys = _zeros(page, kv_dtype)
         self._values = _zeros(page, kv_dtype)
-        self._fixed = {
-            "heads": shape.heads,
-            "kv_heads": shape.kv_heads,
-            "head_dim": shape.head_dim,
-            "block_size": shape.block_size,
-            "threads": threads,
-            "scale": 1 / math.sqrt(shape.head_dim),
-        }
+        self._places = [(keys.data_ptr(), values.data_ptr()) for keys, values in zip(self._keys, self._values)]
+        self._batch: DeviceBatch | None = None
+        self._call = _Batch(
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            block_size=shape.block_size,
+            threads=threads,
+            scale=1 / math.sqrt(shape.head_dim),
+        )
 
     @property
     def pool_bytes(self) -> int:
@@ -75,25 +77,22 @@ class NativeAttention:
     def attend(
         self, layer: int, qkv: torch.Tensor, batch: DeviceBatch, out: torch.Tensor, *, last_only: bool = False
     ) -> None:
-        call = _Batch(
-            qkv=qkv.data_ptr(),
-            keys=self._keys[layer].data_ptr(),
-            values=self._values[layer].data_ptr(),
-            out=out.data_ptr(),
-            cos=batch.cos.data_ptr(),
-            sin=batch.sin.data_ptr(),
-            slots=batch.slots.data_ptr(),
-            starts=batch.starts.data_ptr(),
-            contexts=batch.contexts.data_ptr(),
-            tables=batch.tables.data_ptr(),
-            tokens=qkv.shape[0],
-            rows=batch.contexts.shape[0],
-            table_width=batch.tables.shape[1],
-            last_only=last_only,
-            **self._fixed,
-        )
+        if batch is not self._batch:
+            self._take_up(batch)
+        call = self._call
+        call.keys, call.values = self._places[layer]
+        call.qkv, call.out, call.last_only = qkv.data_ptr(), out.data_ptr(), last_only
         if self._attend(ctypes.byref(call)):
             raise MemoryError("the attention kernel could not allocate its scratch memory")
+
+    def _take_up(self, batch: DeviceBatch) -> None:
+        """Note what is the same for every layer of a step."""
+        call = self._call
+        for name in ("cos", "sin", "slots", "starts", "contexts", "tables"):
+            setattr(call, name, getattr(batch, name).data_ptr())
+        call.tokens, call.rows = batch.slots.shape[0], batch.contexts.shape[0]
+        call.table_width = batch.tables.shape[1]
+        self._batch = batch
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -89,27 +89,27 @@ class Decoder:
                 # Only sampled tokens go on: nothing after the last layer's KV depends on the others.
                 mixed, hidden = mixed.index_select(0, batch.sampled), hidden.index_select(0, batch.sampled)
             layer.output.add_to(hidden, mixed)
-            layer.mlp.add_to(hidden, self._normed(hidden, layer.mlp_norm), workspace)
-        return self._head.widened(self._normed(hidden, self._norm))
+            layer.mlp.add_to(hidden, self._normed(hidden, layer.mlp_norm, workspace), workspace)
+        return self._head.widened(self._normed(hidden, self._norm, workspace))
 
     def _attend(
         self, index: int, hidden: torch.Tensor, batch: DeviceBatch, attention: AttentionKernel, workspace: Workspace
     ) -> torch.Tensor:
         config, layer, tokens = self.config, self._layers[index], hidden.shape[0]
         width = (config.heads + 2 * config.kv_heads) * config.head_dim
-        flat = layer.qkv(self._normed(hidden, layer.input_norm), workspace.take("qkv", tokens, width))
+        flat = layer.qkv(self._normed(hidden, layer.input_norm, workspace), workspace.take("qkv", tokens, width))
         qkv = flat.view(tokens, -1, config.head_dim)
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = qkv[:, : config.heads], qkv[:, config.heads : config.heads + config.kv_heads]
-            query.copy_(self._normed(query, layer.query_norm))
-            key.copy_(self._normed(key, layer.key_norm))
-        out = workspace.take("mixed", tokens, config.heads * config.head_dim)
-        last = index == config.layers - 1
-        attention.attend(index, qkv, batch, out.view(tokens, config.heads, config.head_dim), last_only=last)
-        return out
+            query.copy_(self._elementwise.norm(query, layer.query_norm, config.norm_eps))
+            key.copy_(self._elementwise.norm(key, layer.key_norm, config.norm_eps))
+        mixed = workspace.take("mixed", tokens, config.heads, config.head_dim)
+        attention.attend(index, qkv, batch, mixed, last_only=index == config.layers - 1)
+        return workspace.take("mixed", tokens, config.heads * config.head_dim)
 
-    def _normed(self, values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return self._elementwise.norm(values, weight, self.config.norm_eps)
+    def _normed(self, values: torch.Tensor, weight: torch.Tensor, workspace: Workspace) -> torch.Tensor:
+        out = workspace.take("normed", values.shape[0], self.config.hidden)
+        return self._elementwise.norm(values, weight, self.config.norm_eps, out)
 
 
 class _Loader:

@@ -14,8 +14,10 @@ _FORMATS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 class Elementwise(Protocol):
     """What the decoder needs beside products and attention."""
 
-    def norm(self, values: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """RMS norm over the last dimension, times ``weight``."""
+    def norm(
+        self, values: torch.Tensor, weight: torch.Tensor, epsilon: float, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """RMS norm over the last dimension, times ``weight``; ``out``, of the values' shape, may be used for it."""
 
     def gated(self, both: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """``silu(gate) * up`` for ``both`` ``[rows, gate | up]``, into ``out``; ``both`` may be overwritten."""
@@ -24,7 +26,9 @@ class Elementwise(Protocol):
 class TorchElementwise:
     """Every device and number format."""
 
-    def norm(self, values: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    def norm(
+        self, values: torch.Tensor, weight: torch.Tensor, epsilon: float, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return rms_norm(values, weight.shape, weight, epsilon)
 
     def gated(self, both: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -48,11 +52,14 @@ class NativeElementwise(TorchElementwise):
         self._gated.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_long, ctypes.c_long, ctypes.c_int]
         self._norm.restype = self._gated.restype = None
 
-    def norm(self, values: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    def norm(
+        self, values: torch.Tensor, weight: torch.Tensor, epsilon: float, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         width = weight.shape[0]
         if width % self._lanes or not values.is_contiguous():
             return super().norm(values, weight, epsilon)
-        out = torch.empty_like(values)
+        if out is None:
+            out = torch.empty_like(values)
         rows = values.numel() // width
         self._norm(values.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, width, epsilon, self._threads)
         return out

@@ -1,5 +1,6 @@
 """Linear layers by PyTorch, and the buffers they write to."""
 
+import math
 from typing import Protocol
 
 import torch
@@ -10,20 +11,33 @@ _USUAL_ROWS = 32  # what the packed layout is chosen for
 
 
 class Workspace:
-    """Named buffers that are grown, never freed: fresh large temporaries cost page faults at every step."""
+    """Named buffers that are grown, never freed: fresh large temporaries cost page faults at every step.
+
+    Views that were taken before are found, not made again: while weights stream through the caches, all that PyTorch
+    does to make one comes from memory, and takes as long as the arithmetic of a small operation.
+    """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype
         self._device = device
         self._buffers: dict[str, torch.Tensor] = {}
+        self._views: dict[tuple[str, tuple[int, ...]], tuple[int, torch.Tensor]] = {}
 
-    def take(self, name: str, rows: int, width: int) -> torch.Tensor:
-        """The buffer ``name`` as ``[rows, width]``, with whatever it held before."""
+    def take(self, name: str, rows: int, *shape: int) -> torch.Tensor:
+        """The buffer ``name`` as ``[rows, *shape]``, with whatever it held before."""
+        held, view = self._views.get((name, shape), (None, None))
+        if view is None or held != rows:
+            view = self._make(name, rows, shape)
+            self._views[name, shape] = rows, view
+        return view
+
+    def _make(self, name: str, rows: int, shape: tuple[int, ...]) -> torch.Tensor:
+        size = rows * math.prod(shape)
         buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < rows * width:
-            buffer = torch.empty(rows * width, dtype=self._dtype, device=self._device)
-            self._buffers[name] = buffer
-        return buffer[: rows * width].view(rows, width)
+        if buffer is None or buffer.numel() < size:
+            buffer = self._buffers[name] = torch.empty(size, dtype=self._dtype, device=self._device)
+            self._views = {key: held for key, held in self._views.items() if key[0] != name}
+        return buffer[:size].view(rows, *shape)
 
 
 class Linear(Protocol):

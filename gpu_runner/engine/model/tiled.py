@@ -52,27 +52,21 @@ class _Panels:
         self._multiply = getattr(library(), f"multiply_{name}")
         self._packed = _packed(_whole(weight))
         self._bias = None if bias is None else _whole(bias.float()).contiguous()
-        self._dtype = weight.dtype
-        self._outputs = weight.shape[0]
-        self._inputs = weight.shape[1]
-        self._threads = threads
+        self._call = _Product(
+            weight=self._packed.data_ptr(),
+            bias=None if self._bias is None else self._bias.data_ptr(),
+            inputs=weight.shape[1],
+            outputs=-(-weight.shape[0] // _PANEL) * _PANEL,
+            threads=threads,
+        )
         self.weight_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
 
     def multiply(self, values: torch.Tensor, out: torch.Tensor, finish: _Finish) -> torch.Tensor:
         """The product for ``values`` ``[rows, inputs]``, finished into ``out`` ``[rows, width]``, which is returned."""
         values = values.contiguous()
-        call = _Product(
-            values=values.data_ptr(),
-            weight=self._packed.data_ptr(),
-            bias=None if self._bias is None else self._bias.data_ptr(),
-            out=out.data_ptr(),
-            rows=values.shape[0],
-            inputs=self._inputs,
-            outputs=-(-self._outputs // _PANEL) * _PANEL,
-            width=out.shape[1],
-            finish=finish,
-            threads=self._threads,
-        )
+        call = self._call
+        call.values, call.out, call.finish = values.data_ptr(), out.data_ptr(), finish
+        call.rows, call.width = out.shape
         if self._multiply(ctypes.byref(call)):
             raise MemoryError("the matrix product could not allocate its scratch memory")
         return out
