@@ -38,6 +38,7 @@ static void score_narrow(const struct amx_work *w, const struct amx_span *s, lon
             _tile_dpbf16ps(0, 4, 5);
             _tile_loadd(6, key[1] + at, TILE_BYTES);
             _tile_dpbf16ps(1, 4, 6);
+            _tile_stored(4, w->awake, TILE_BYTES);
             _tile_loadd(7, key[2] + at, TILE_BYTES);
             _tile_dpbf16ps(2, 4, 7);
             _tile_loadd(5, key[3] + at, TILE_BYTES);
@@ -199,6 +200,8 @@ static inline __attribute__((always_inline)) void weigh_narrow(
         const uint16_t *value = values_of(w, s, head, i, d);
         for (long piece = i * step / 16; d == 0 && piece < (i + 1) * step / 16; piece++)
             fetch_ahead(w, s, 2 * head + 1, piece);
+        if (i % 2 == 1)
+            _tile_stored(4, w->awake, TILE_BYTES);
         _tile_loadd(4, w->weight + i * step, WEIGHT_STRIDE * 2);
         _tile_loadd(5, value, TILE_BYTES);
         _tile_dpbf16ps(0, 4, 5);

@@ -30,6 +30,7 @@ struct amx_work {
     float *sum; /* [heads][rows][dim] */
     float *best, *total; /* [heads][rows] */
     uint16_t *last; /* [step][dim] as in a page: the last values, zeros where none were written */
+    float *awake; /* room for a tile that nobody reads */
     float *score; /* [rows][SCORE_STRIDE], of one head */
     uint16_t *weight; /* [rows][WEIGHT_STRIDE] */
     float *factor; /* [rows]: what sums over earlier spans are to be multiplied by */
@@ -49,7 +50,7 @@ static size_t room_amx(const struct batch *b, const struct item *item)
 {
     const size_t rows = amx_rows(item), all = item->heads * rows, dim = b->head_dim;
     const size_t scores = rows * (SCORE_STRIDE + WEIGHT_STRIDE / 2 + 1);
-    return all * dim * 3 / 2 + 2 * all + scores + amx_step(b) * dim / 2;
+    return TILE_ROWS * 16 + all * dim * 3 / 2 + 2 * all + scores + amx_step(b) * dim / 2;
 }
 
 static float *take(float **scratch, size_t floats)
@@ -73,6 +74,7 @@ static struct amx_work amx_work(const struct batch *b, const struct item *item, 
     w.best = take(&scratch, all);
     w.total = take(&scratch, all);
     w.last = (uint16_t *)take(&scratch, w.step * dim / 2);
+    w.awake = take(&scratch, TILE_ROWS * 16);
     w.score = take(&scratch, rows * SCORE_STRIDE);
     w.weight = (uint16_t *)take(&scratch, rows * WEIGHT_STRIDE / 2);
     w.factor = take(&scratch, rows);
