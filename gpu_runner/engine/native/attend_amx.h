@@ -79,18 +79,6 @@ static void score_wide(const struct amx_work *w, const struct amx_span *s, long 
     }
 }
 
-/* 2^x for x <= 0, 0 for -infinity: a power of two times the cubic of least relative error for 2^f on [0, 1). It is
- * wrong by at most 7.5e-5, a twenty-fifth of what rounding to bf16 may do. */
-static inline __m512 power_of_two(__m512 x)
-{
-    const __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    __m512 p = _mm512_set1_ps(0.07802452f);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.22606716f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.69583356f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.9999252f));
-    return _mm512_scalef_ps(p, x);
-}
-
 /* Lane r of the result: the lanes of row[r] put together by OP, each row's in the same order. */
 #define SHUFFLED(kind, op, a, b, low, high) op(_mm512_shuffle_##kind(a, b, low), _mm512_shuffle_##kind(a, b, high))
 #define FOLD_ROWS(name, op)                                                                                            \
@@ -141,8 +129,8 @@ static inline __m512 soften(const float *score, long seen, long width, float slo
     __m512 sum = _mm512_setzero_ps();
     long i = 0;
     for (; i < seen; i += 32) {
-        const __m512 x = power_of_two(_mm512_fmsub_ps(_mm512_load_ps(score + i), by, less));
-        const __m512 y = power_of_two(_mm512_fmsub_ps(_mm512_load_ps(score + i + 16), by, less));
+        const __m512 x = (__m512)power_of_two((vf)_mm512_fmsub_ps(_mm512_load_ps(score + i), by, less));
+        const __m512 y = (__m512)power_of_two((vf)_mm512_fmsub_ps(_mm512_load_ps(score + i + 16), by, less));
         const __m512bh rounded = _mm512_cvtne2ps_pbh(y, x);
         sum = _mm512_dpbf16_ps(sum, rounded, ones);
         _mm512_store_si512(weight + i, (__m512i)rounded);

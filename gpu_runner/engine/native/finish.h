@@ -78,8 +78,9 @@ static inline __attribute__((always_inline)) void finish_row(
     const long at = p->finish == GATE ? done->panel / 2 * PANEL : first;
     vf x = with_bias(p, done->sums, first), y = with_bias(p, done->sums + 16, first + 16);
     if (p->finish == GATE) {
-        x *= silu(with_bias(p, done->gate, first - PANEL));
-        y *= silu(with_bias(p, done->gate + 16, first - PANEL + 16));
+        const vf a = with_bias(p, done->gate, first - PANEL), b = with_bias(p, done->gate + 16, first - PANEL + 16);
+        x *= wide ? silu(a) : silu_to_bf16(a);
+        y *= wide ? silu(b) : silu_to_bf16(b);
     }
     put((char *)p->out + (done->row * p->width + at) * size, x, y, p->width - at, p->finish, stream, wide);
 }

@@ -80,4 +80,21 @@ static inline vf silu(vf x)
     return x * select_(positive, splat(1.0f), e) / (e + 1.0f);
 }
 
+#if defined(__AVX512BF16__) && VL == 16
+/* 2^x, 0 for -infinity: a power of two times the cubic of least relative error for 2^f on [0, 1). It is wrong by at most
+ * 7.5e-5, a twenty-fifth of what rounding to bf16 may do. */
+static inline vf power_of_two(vf x)
+{
+    const __m512 f = _mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    const vf p = ((0.07802452f * (vf)f + 0.22606716f) * (vf)f + 0.69583356f) * (vf)f + 0.9999252f;
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)x);
+}
+
+/* silu of what becomes bf16: by that power, and a reciprocal of 14 bits. */
+static inline vf silu_to_bf16(vf x)
+{
+    return x * (vf)_mm512_rcp14_ps((__m512)(power_of_two(x * -1.44269504088896341f) + 1.0f));
+}
+#endif
+
 #endif
