@@ -2,19 +2,43 @@
 
 #include "paged_amx.h"
 
-/* Ask for what a decode reads soon after the `piece`-th 16 positions of a phase: keys of head 0, values of head 0, keys
- * of head 1 and so on. */
-static inline void fetch_ahead(const struct amx_work *w, const struct amx_span *s, long phase, long piece)
+/* Go to the `page`-th page counted from the first of `a->item`, on into the items after it. */
+static void find_ahead(const struct batch *b, struct amx_ahead *a, long page)
 {
-    piece += FETCH_AHEAD;
-    if (piece >= s->tiles) {
-        piece -= s->tiles;
-        phase++;
+    const long group = b->heads / b->kv_heads, head_size = b->block_size * b->head_dim;
+    for (; a->item; a->item = a->item->after) {
+        const struct item *item = a->item;
+        const long tokens = b->starts[item->row + 1] - b->starts[item->row];
+        const long last = b->contexts[item->row] - tokens + (item->first + item->count - 1) / group;
+        const long pages = last / b->block_size + 1;
+        if (page < pages)
+            break;
+        page -= pages;
     }
-    if (phase >= 2 * w->item->heads || piece >= s->tiles)
+    if (!a->item)
         return;
-    const long within = piece * 16 % w->step * w->dim, head = phase / 2 * w->b->block_size * w->dim;
-    prefetch((phase & 1 ? s->values[piece * 16 / w->step] + within : s->keys[piece]) + head, 32 * w->dim);
+    const long block = b->tables[a->item->row * b->table_width + page];
+    const long first = (block * b->kv_heads + a->item->head) * head_size;
+    a->page = page;
+    a->keys = (const char *)((const uint16_t *)b->keys + first);
+    a->values = (const char *)((const uint16_t *)b->values + first);
+    a->at = 0;
+    a->run = a->item->heads * head_size * sizeof(uint16_t);
+}
+
+/* Ask for the next `bytes`: as many as a decode has just read, so that requests are spread evenly over its products.
+ * They go through a page in ascending order over all heads, though products take a head at a time: memory is fastest
+ * where the processor finds long runs to continue by itself. */
+static inline __attribute__((always_inline)) void fetch_ahead(const struct amx_work *w, long bytes)
+{
+    struct amx_ahead *a = w->ahead;
+    if (!a->item)
+        return;
+    prefetch(a->keys + a->at, bytes / 2);
+    prefetch(a->values + a->at, bytes / 2);
+    a->at += bytes / 2;
+    if (a->at >= a->run)
+        find_ahead(w->b, a, a->page + 1);
 }
 
 /* Scores of one tile of queries, four tiles of keys at a time. */
@@ -25,8 +49,6 @@ static void score_narrow(const struct amx_work *w, const struct amx_span *s, lon
     for (long i = 0; i < s->tiles; i += 4) {
         const uint16_t *const *key = s->keys + i;
         float *out = w->score + i * 16;
-        for (long j = i; j < i + 4 && j < s->tiles; j++)
-            fetch_ahead(w, s, 2 * head, j);
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
@@ -36,13 +58,17 @@ static void score_narrow(const struct amx_work *w, const struct amx_span *s, lon
             _tile_loadd(4, query + d, dim * 2);
             _tile_loadd(5, key[0] + at, TILE_BYTES);
             _tile_dpbf16ps(0, 4, 5);
+            fetch_ahead(w, TILE_ROWS * TILE_BYTES);
             _tile_loadd(6, key[1] + at, TILE_BYTES);
             _tile_dpbf16ps(1, 4, 6);
+            fetch_ahead(w, TILE_ROWS * TILE_BYTES);
             _tile_stored(4, w->awake, TILE_BYTES);
             _tile_loadd(7, key[2] + at, TILE_BYTES);
             _tile_dpbf16ps(2, 4, 7);
+            fetch_ahead(w, TILE_ROWS * TILE_BYTES);
             _tile_loadd(5, key[3] + at, TILE_BYTES);
             _tile_dpbf16ps(3, 4, 5);
+            fetch_ahead(w, TILE_ROWS * TILE_BYTES);
         }
         _tile_stored(0, out, SCORE_STRIDE * 4);
         _tile_stored(1, out + 16, SCORE_STRIDE * 4);
@@ -186,20 +212,22 @@ static inline __attribute__((always_inline)) void weigh_narrow(
     }
     for (long i = 0; i < s->steps; i++) {
         const uint16_t *value = values_of(w, s, head, i, d);
-        for (long piece = i * step / 16; d == 0 && piece < (i + 1) * step / 16; piece++)
-            fetch_ahead(w, s, 2 * head + 1, piece);
         if (i % 2 == 1)
             _tile_stored(4, w->awake, TILE_BYTES);
         _tile_loadd(4, w->weight + i * step, WEIGHT_STRIDE * 2);
         _tile_loadd(5, value, TILE_BYTES);
         _tile_dpbf16ps(0, 4, 5);
+        fetch_ahead(w, step / 2 * TILE_BYTES);
         _tile_loadd(6, value + 16 * step, TILE_BYTES);
         _tile_dpbf16ps(1, 4, 6);
+        fetch_ahead(w, step / 2 * TILE_BYTES);
         if (count == 4) {
             _tile_loadd(7, value + 32 * step, TILE_BYTES);
             _tile_dpbf16ps(2, 4, 7);
+            fetch_ahead(w, step / 2 * TILE_BYTES);
             _tile_loadd(5, value + 48 * step, TILE_BYTES);
             _tile_dpbf16ps(3, 4, 5);
+            fetch_ahead(w, step / 2 * TILE_BYTES);
         }
     }
     _tile_stored(0, sum, dim * 4);
@@ -285,10 +313,30 @@ static void attend_span(const struct amx_work *w, const struct amx_span *s, long
         weigh_narrow(w, s, head, d, 2);
 }
 
+/* Keep as many pages ahead of a decode as a span has, for its first head already needs all of them. Those that no
+ * earlier item asked for are asked for at once. */
+static void start_ahead(const struct amx_work *w)
+{
+    const struct item *item = w->item;
+    const long pages = SPAN > w->b->block_size ? SPAN / w->b->block_size : 1;
+    struct amx_ahead *a = w->ahead;
+    if (w->rows > TILE_ROWS)
+        return;
+    a->item = item;
+    find_ahead(w->b, a, 0);
+    if (!item->before || amx_rows(item->before) > TILE_ROWS)
+        while (a->item == item && a->page < pages)
+            fetch_ahead(w, 2 * TILE_ROWS * TILE_BYTES);
+    a->item = item;
+    find_ahead(w->b, a, pages);
+}
+
 /* Attention of the queries of one item; `scratch` has room for what `room_amx` says, on a line of the cache. */
 static void attend_item_amx(const struct batch *b, const struct item *item, float *scratch)
 {
-    const struct amx_work w = amx_work(b, item, scratch);
+    struct amx_ahead ahead = {.item = NULL};
+    const struct amx_work w = amx_work(b, item, &ahead, scratch);
+    start_ahead(&w);
     begin_amx(&w);
     written_before_tiles();
     shape_amx(&w, 16);

@@ -13,6 +13,7 @@
 #define UNROLL _Pragma("GCC unroll 8")
 #define MANY_REGISTERS (VL == 16) /* for 16 sums at a time */
 #define SCORE_ROOM 65536 /* floats of scores of one item that are still close at hand */
+#define SPAN_ROOM (300 * 1024) /* bytes of a span of pages that are close at hand together with the next span's */
 
 struct batch {
     const void *qkv; /* [tokens][heads + 2 kv_heads][head_dim] */
@@ -29,6 +30,7 @@ struct batch {
 /* Queries [first, first + count) of each of KV heads [head, head + heads) of one row. */
 struct item {
     long row, head, heads, first, count;
+    const struct item *before, *after; /* what the same thread does around it if all keep step; NULL where nothing */
 };
 
 static inline float bf16_get(uint16_t x)
@@ -128,6 +130,7 @@ struct kernel {
     void (*attend)(const struct batch *, const struct item *, float *scratch);
     size_t (*room)(const struct batch *, const struct item *); /* floats of scratch that an item needs */
     long queries; /* most per head of one item */
+    long span_bytes; /* per element of a head: what is asked for before the first head reads it */
 };
 
 /* On a line of the cache. */
@@ -144,14 +147,16 @@ static float *scratch_of_thread(size_t floats)
     return buffer;
 }
 
-/* How many KV heads of a row of `tokens` tokens go into one item: all of them for a single token, as far as the
- * scores fit a cache and every thread gets work; one at a time for a chunk, whose queries reuse a head's pages. */
-static long heads_together(const struct batch *b, long tokens, long context, long queries)
+/* How many KV heads of a row of `tokens` tokens go into one item: all of them for a single token, as far as scores
+ * and pages fit a cache and every thread gets work; one at a time for a chunk, whose queries reuse a head's pages. */
+static long heads_together(const struct batch *b, long tokens, long context, const struct kernel *k)
 {
     const long group = b->heads / b->kv_heads;
-    if (tokens > 1 || group > queries)
+    if (tokens > 1 || group > k->queries)
         return 1;
     long heads = SCORE_ROOM / (group * (context + VL));
+    if (heads * k->span_bytes * b->head_dim > SPAN_ROOM)
+        heads = SPAN_ROOM / (k->span_bytes * b->head_dim);
     const long spread = b->rows * b->kv_heads / (4 * b->threads);
     if (b->threads > 1 && heads > spread)
         heads = spread;
@@ -159,9 +164,9 @@ static long heads_together(const struct batch *b, long tokens, long context, lon
 }
 
 /* Work items in order of rows; returns their number, or -1 when memory ran out. */
-static long plan_items(const struct batch *b, long queries, struct item **items)
+static long plan_items(const struct batch *b, const struct kernel *k, struct item **items)
 {
-    const long group = b->heads / b->kv_heads;
+    const long group = b->heads / b->kv_heads, queries = k->queries;
     long room = 0;
     for (long row = 0; row < b->rows; row++)
         room += ((b->starts[row + 1] - b->starts[row]) * group / queries + 1) * b->kv_heads;
@@ -171,13 +176,18 @@ static long plan_items(const struct batch *b, long queries, struct item **items)
     struct item *next = *items;
     for (long row = 0; row < b->rows; row++) {
         const long all = b->starts[row + 1] - b->starts[row], tokens = b->last_only ? 1 : all;
-        const long heads = heads_together(b, tokens, b->contexts[row], queries);
+        const long heads = heads_together(b, tokens, b->contexts[row], k);
         for (long head = 0; head < b->kv_heads; head += heads)
             for (long q = (all - tokens) * group; q < all * group; q += queries)
                 *next++ = (struct item){row, head, b->kv_heads - head < heads ? b->kv_heads - head : heads, q,
-                                        all * group - q < queries ? all * group - q : queries};
+                                        all * group - q < queries ? all * group - q : queries, NULL, NULL};
     }
-    return next - *items;
+    const long count = next - *items, threads = b->threads;
+    for (long i = 0; i < count; i++) {
+        (*items)[i].before = i >= threads ? *items + i - threads : NULL;
+        (*items)[i].after = i + threads < count ? *items + i + threads : NULL;
+    }
+    return count;
 }
 
 static size_t room_in_vectors(const struct batch *b, const struct item *item)
@@ -189,7 +199,7 @@ static size_t room_in_vectors(const struct batch *b, const struct item *item)
 static int run(const struct batch *b, const struct kernel *k)
 {
     struct item *items;
-    const long count = plan_items(b, k->queries, &items), chunk = 32;
+    const long count = plan_items(b, k, &items), chunk = 32;
     int failed = 0;
     size_t floats = 0;
     if (count < 0)
@@ -217,7 +227,7 @@ static int run(const struct batch *b, const struct kernel *k)
 #define ATTEND(pair)                                                                                                   \
     int attend_##pair(const struct batch *b)                                                                           \
     {                                                                                                                  \
-        return run(b, &(struct kernel){write_tokens_##pair, attend_item_##pair, room_in_vectors, 16});                 \
+        return run(b, &(struct kernel){write_tokens_##pair, attend_item_##pair, room_in_vectors, 16, 0});              \
     }
 ATTEND(f32_f32)
 ATTEND(f32_bf16)
@@ -226,7 +236,7 @@ ATTEND(bf16_bf16)
 #ifdef HEADWAY_AMX
 int attend_amx(const struct batch *b)
 {
-    return run(b, &(struct kernel){write_tokens_amx, attend_item_amx, room_amx, 2 * TILE_ROWS});
+    return run(b, &(struct kernel){write_tokens_amx, attend_item_amx, room_amx, 2 * TILE_ROWS, SPAN * 4});
 }
 #endif
 

@@ -17,13 +17,21 @@
 #define SPAN 256 /* positions whose scores are held at a time */
 #define SCORE_STRIDE (SPAN + 16) /* floats; the gap keeps rows of a tile out of one cache set */
 #define WEIGHT_STRIDE (SPAN + 32) /* bf16 */
-#define FETCH_AHEAD 8 /* how many pieces of 16 positions a decode asks for before it needs them */
 #define EVEN 0x55555555u /* of 32 bf16 */
+
+/* A place in the pages of an item and of those after it. */
+struct amx_ahead {
+    const struct item *item; /* NULL at the end */
+    long page; /* of the item */
+    const char *keys, *values; /* of all heads of the item in that page */
+    long at, run; /* bytes into them, and how many they are */
+};
 
 /* What one item works with. Rows are queries, padded to 16 or 32. */
 struct amx_work {
     const struct batch *b;
     const struct item *item;
+    struct amx_ahead *ahead; /* where the next lines to be asked for lie */
     const int *table;
     long dim, group, start, before, reach, step, rows;
     uint16_t *query; /* [heads][rows][dim] */
@@ -60,11 +68,13 @@ static float *take(float **scratch, size_t floats)
     return taken;
 }
 
-static struct amx_work amx_work(const struct batch *b, const struct item *item, float *scratch)
+static struct amx_work amx_work(
+    const struct batch *b, const struct item *item, struct amx_ahead *ahead, float *scratch)
 {
     const long rows = amx_rows(item), all = item->heads * rows, dim = b->head_dim, group = b->heads / b->kv_heads;
     const long start = b->starts[item->row], before = b->contexts[item->row] - (b->starts[item->row + 1] - start);
-    struct amx_work w = {.b = b, .item = item, .dim = dim, .group = group, .start = start, .before = before};
+    struct amx_work w = {.b = b, .item = item, .ahead = ahead, .dim = dim, .group = group, .start = start};
+    w.before = before;
     w.table = b->tables + item->row * b->table_width;
     w.reach = before + (item->first + item->count - 1) / group + 1;
     w.step = amx_step(b);
