@@ -29,7 +29,7 @@ import torch
 
 from bench import harness
 from bench.limits import figures as limits
-from bench.limits.spent import watched
+from bench.limits.spent import timed, watched
 from bench.peers import engines
 from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.settings import EngineSettings
@@ -252,11 +252,18 @@ def _named(known: Iterable[str], only: frozenset[str]) -> list[str]:
 
 
 def _limits(shape: str, dtype: str, extent: Extent) -> dict[str, Any]:
-    """Figures against the physical limits, by an engine of their own that is gone afterwards."""
+    """Figures against the physical limits, by engines of their own that are gone afterwards."""
     count = SHAPES[shape][1]
     traffic = requests(count, share=extent.share)
-    with watched(settings_of(shape, dtype)) as executor:
-        return limits.of_engine(executor, f"{shape}_{dtype}", count, lambda engine: play(engine, traffic, size=count))
+    settings = settings_of(shape, dtype)
+    with timed(settings) as executor:
+        play(executor, traffic, size=count)  # warm, as the other one is
+        executor.take()
+        step_ns = limits.decode_step(executor, count).engine_ns
+    with watched(settings) as executor:
+        return limits.of_engine(
+            executor, f"{shape}_{dtype}", count, lambda engine: play(engine, traffic, size=count), step_ns
+        )
 
 
 def _most_over_transformers(its: dict[str, float | str], shape: str, dtype: str, extent: Extent) -> dict[str, float]:

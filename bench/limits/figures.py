@@ -43,30 +43,37 @@ class Spent:
 
 
 def of_engine(
-    executor: WatchedExecutor, label: str, batch: int, serve: Callable[[WatchedExecutor], object]
+    executor: WatchedExecutor,
+    label: str,
+    batch: int,
+    serve: Callable[[WatchedExecutor], object],
+    step_ns: float | None = None,
 ) -> dict[str, Any]:
     """Shares of the limits and where the time goes, names ending in ``label``.
 
     ``serve`` plays the traffic: its steps with prompts are the prompt steps, and those in which all ``batch`` requests
     decode say what planning and evidence take. Decode steps are hand-made, at a context of the traffic's whole length.
+    ``step_ns`` is what one takes in an engine that is not looked into; without it, looking is counted too.
     """
     serve(executor)
     served = executor.take()
     rate = gemm_rate(executor.arithmetic)
     prompts = prompt_steps(executor, served)
-    decode = decode_steps(executor, batch, _between_ns(served, batch))
+    between_ns = _between_ns(served, batch)
+    decode = decode_steps(executor, batch, between_ns)
+    taken_ns = decode.total_ns if step_ns is None else step_ns + between_ns
     # What else the machine does may have slowed the reading at the start; the limit is the best of both.
     bandwidth = max(read_bandwidth(), read_bandwidth_bytes_per_s())
     memory_ns = _touched(executor, decode.context_tokens) / bandwidth * 1e9
     arithmetic_ns = decode.operations / gemm_rate(executor.arithmetic, batch) * 1e9
     return {
-        f"share_of_limit_decode_{label}": round(memory_ns / decode.total_ns, 3),
+        f"share_of_limit_decode_{label}": round(memory_ns / taken_ns, 3),
         f"share_of_limit_prefill_{label}": round(prompts.operations / rate * 1e9 / prompts.total_ns, 3),
         f"read_bandwidth_gb_per_s_{label}": round(bandwidth / 1e9, 1),
         f"limit_of_decode_{label}": "memory" if memory_ns > arithmetic_ns else "arithmetic",
         f"limit_of_decode_memory_ms_{label}": round(memory_ns / 1e6, 3),
         f"limit_of_decode_arithmetic_ms_{label}": round(arithmetic_ns / 1e6, 3),
-        f"decode_step_cpu_ms_{label}": round(decode.total_ns / 1e6, 3),
+        f"decode_step_cpu_ms_{label}": round(taken_ns / 1e6, 3),
         f"decode_step_share_{label}": decode.shares,
         f"prompt_step_share_{label}": prompts.shares,
     }
@@ -93,14 +100,19 @@ def prompt_steps(executor: WatchedExecutor, served: Sequence[TimedStep]) -> Spen
 
 
 def decode_steps(executor: WatchedExecutor, batch: int, between_ns: float) -> Spent:
-    """The median one of some steps in which ``batch`` requests decode; ``between_ns`` is what lies between two."""
-    executor.start()
-    Bench(executor).measure(Point(batch=batch, context=CONTEXT, steps=_STEPS), number=0, round_=0)
-    steps = sorted(executor.take()[-_STEPS:], key=lambda step: step.engine_ns)
-    step = steps[len(steps) // 2]
+    """Where the time of `decode_step` goes; ``between_ns`` is what lies between two steps."""
+    step = decode_step(executor, batch)
     computed = operations(resolve(executor.settings.model), of_grants(step.plan.grants))
     host = step.engine_ns - step.device_ns + between_ns
     return Spent({**step.parts, HOST: host}, computed, shape_of(step.plan).context_tokens)
+
+
+def decode_step(executor: WatchedExecutor, batch: int) -> TimedStep:
+    """The median one of some steps in which ``batch`` requests decode."""
+    executor.start()
+    Bench(executor).measure(Point(batch=batch, context=CONTEXT, steps=_STEPS), number=0, round_=0)
+    steps = sorted(executor.take()[-_STEPS:], key=lambda step: step.engine_ns)
+    return steps[len(steps) // 2]
 
 
 def _between_ns(served: Sequence[TimedStep], batch: int) -> float:
