@@ -7,6 +7,7 @@ import mmap
 import torch
 
 from gpu_runner.engine.attention.base import DeviceBatch, PoolShape
+from gpu_runner.engine.native.calls import Kernel
 from gpu_runner.engine.native.compiled import UnavailableError, has_amx, library
 
 _AMX_DIMS = 32
@@ -50,12 +51,12 @@ class NativeAttention:
                 raise UnavailableError(f"{what} {size} is no multiple of {lanes}")
         amx = pair == "bf16_bf16" and shape.head_dim % _AMX_DIMS == 0 and has_amx()
         self.name = "native-amx" if amx else "native"
-        self._attend = loaded.attend_amx if amx else getattr(loaded, f"attend_{pair}")
+        self._attend = Kernel("attend_amx" if amx else f"attend_{pair}")
         self._shape = shape
         page = (shape.layers, shape.blocks, shape.kv_heads, shape.block_size * shape.head_dim)
         self._keys = _zeros(page, kv_dtype)
         self._values = _zeros(page, kv_dtype)
-        self._places = [(keys.data_ptr(), values.data_ptr()) for keys, values in zip(self._keys, self._values)]
+        self._places = [(self._keys[i].data_ptr(), self._values[i].data_ptr()) for i in range(shape.layers)]
         self._batch: DeviceBatch | None = None
         self._call = _Batch(
             heads=shape.heads,
@@ -82,8 +83,7 @@ class NativeAttention:
         call = self._call
         call.keys, call.values = self._places[layer]
         call.qkv, call.out, call.last_only = qkv.data_ptr(), out.data_ptr(), last_only
-        if self._attend(ctypes.byref(call)):
-            raise MemoryError("the attention kernel could not allocate its scratch memory")
+        self._attend(call, qkv, out)
 
     def _take_up(self, batch: DeviceBatch) -> None:
         """Note what is the same for every layer of a step."""

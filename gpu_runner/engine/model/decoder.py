@@ -1,17 +1,21 @@
 """The forward pass of the Llama family: Llama, Mistral, Qwen2, Qwen3, Mixtral and Qwen3-MoE."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 
 from gpu_runner.engine.attention.base import AttentionKernel, DeviceBatch
+from gpu_runner.engine.attention.native import NativeAttention
 from gpu_runner.engine.config import Experts, ModelConfig
 from gpu_runner.engine.model.choosing import build_gate, build_linear
-from gpu_runner.engine.model.elementwise import Elementwise, build_elementwise
+from gpu_runner.engine.model.elementwise import Elementwise, build_elementwise, puts_off
 from gpu_runner.engine.model.mlp import DenseMlp, ExpertMlp, GroupedExpertMlp, Mlp, groups_experts
 from gpu_runner.engine.model.parts import Linear, Workspace
 from gpu_runner.engine.model.rope import rope_tables
+from gpu_runner.engine.model.tiled import TiledLinear
 from gpu_runner.engine.model.weights import Weights
+from gpu_runner.engine.native.calls import together
 
 
 @dataclass(slots=True)
@@ -23,6 +27,12 @@ class _Layer:
     output: Linear
     mlp_norm: torch.Tensor
     mlp: Mlp
+
+
+def _puts_off(layer: _Layer) -> bool:
+    """Whether all that a layer computes beside attention are kernels that may be called `together`."""
+    linears = isinstance(layer.qkv, TiledLinear) and isinstance(layer.output, TiledLinear)
+    return linears and layer.query_norm is None and isinstance(layer.mlp, DenseMlp) and layer.mlp.can_put_off
 
 
 class Decoder:
@@ -45,6 +55,7 @@ class Decoder:
             head = loader.tensor("lm_head.weight", (config.vocab_size, config.hidden))
         self._head = build_linear(head, threads=threads)
         self._workspace = self.workspace()
+        self._can_put_off = puts_off(self._elementwise, config.hidden) and all(map(_puts_off, self._layers))
         self._cos, self._sin = (
             table.to(device) for table in rope_tables(config.rope, config.head_dim, config.model_length)
         )
@@ -82,15 +93,19 @@ class Decoder:
         workspace = workspace or self._workspace
         hidden = workspace.take("hidden", batch.token_ids.shape[0], self.config.hidden)
         torch.index_select(self._embedding, 0, batch.token_ids, out=hidden)
-        last = len(self._layers) - 1
-        for index, layer in enumerate(self._layers):
-            mixed = self._attend(index, hidden, batch, attention, workspace)
-            if index == last:
-                # Only sampled tokens go on: nothing after the last layer's KV depends on the others.
-                mixed, hidden = mixed.index_select(0, batch.sampled), hidden.index_select(0, batch.sampled)
-            layer.output.add_to(hidden, mixed)
-            layer.mlp.add_to(hidden, self._normed(hidden, layer.mlp_norm, workspace), workspace)
+        with together() if self._can_put_off and isinstance(attention, NativeAttention) else nullcontext():
+            for index, layer in enumerate(self._layers[:-1]):
+                self._onward(layer, hidden, self._attend(index, hidden, batch, attention, workspace), workspace)
+            mixed = self._attend(len(self._layers) - 1, hidden, batch, attention, workspace)
+        # Only sampled tokens go on: nothing after the last layer's KV depends on the others.
+        mixed, hidden = mixed.index_select(0, batch.sampled), hidden.index_select(0, batch.sampled)
+        self._onward(self._layers[-1], hidden, mixed, workspace)
         return self._head.widened(self._normed(hidden, self._norm, workspace))
+
+    def _onward(self, layer: _Layer, hidden: torch.Tensor, mixed: torch.Tensor, workspace: Workspace) -> None:
+        """What follows a layer's attention."""
+        layer.output.add_to(hidden, mixed)
+        layer.mlp.add_to(hidden, self._normed(hidden, layer.mlp_norm, workspace), workspace)
 
     def _attend(
         self, index: int, hidden: torch.Tensor, batch: DeviceBatch, attention: AttentionKernel, workspace: Workspace

@@ -6,9 +6,20 @@ from typing import Protocol
 import torch
 from torch.nn.functional import rms_norm, silu
 
+from gpu_runner.engine.native.calls import Kernel
 from gpu_runner.engine.native.compiled import UnavailableError, library
 
 _FORMATS = {torch.float32: "f32", torch.bfloat16: "bf16"}
+
+
+class _Norm(ctypes.Structure):
+    """``struct norm`` of native/elementwise.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("values", "weight", "out")),
+        *((name, ctypes.c_int64) for name in ("rows", "width", "threads")),
+        ("epsilon", ctypes.c_float),
+    ]
 
 
 class Elementwise(Protocol):
@@ -45,28 +56,30 @@ class NativeElementwise(TorchElementwise):
         if name is None:
             raise UnavailableError(f"no kernel for {dtype}")
         loaded = library()
-        self._lanes = loaded.lanes()
+        self.lanes: int = loaded.lanes()
         self._threads = threads
-        self._norm, self._gated = getattr(loaded, f"rms_norm_{name}"), getattr(loaded, f"silu_mul_{name}")
-        self._norm.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_long, ctypes.c_long, ctypes.c_float, ctypes.c_int]
+        self._norm, self._gated = Kernel(f"rms_norm_{name}"), getattr(loaded, f"silu_mul_{name}")
+        self._call = _Norm(threads=threads)
         self._gated.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_long, ctypes.c_long, ctypes.c_int]
-        self._norm.restype = self._gated.restype = None
+        self._gated.restype = None
 
     def norm(
         self, values: torch.Tensor, weight: torch.Tensor, epsilon: float, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         width = weight.shape[0]
-        if width % self._lanes or not values.is_contiguous():
+        if width % self.lanes or not values.is_contiguous():
             return super().norm(values, weight, epsilon)
         if out is None:
             out = torch.empty_like(values)
-        rows = values.numel() // width
-        self._norm(values.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, width, epsilon, self._threads)
+        call = self._call
+        call.values, call.weight, call.out = values.data_ptr(), weight.data_ptr(), out.data_ptr()
+        call.rows, call.width, call.epsilon = values.numel() // width, width, epsilon
+        self._norm(call, values, out)
         return out
 
     def gated(self, both: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         rows, width = out.shape
-        if width % self._lanes:
+        if width % self.lanes:
             return super().gated(both, out)
         self._gated(both.data_ptr(), out.data_ptr(), rows, width, self._threads)
         return out
@@ -80,3 +93,8 @@ def build_elementwise(dtype: torch.dtype, device: torch.device, threads: int) ->
         except UnavailableError:
             pass
     return TorchElementwise()
+
+
+def puts_off(elementwise: Elementwise, width: int) -> bool:
+    """Whether norms of rows of ``width`` are kernels that may be called `together` with others."""
+    return isinstance(elementwise, NativeElementwise) and width % elementwise.lanes == 0

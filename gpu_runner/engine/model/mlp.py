@@ -8,6 +8,7 @@ from torch.nn.functional import grouped_mm
 from gpu_runner.engine.config import Experts
 from gpu_runner.engine.model.elementwise import Elementwise
 from gpu_runner.engine.model.parts import Gate, Linear, Workspace
+from gpu_runner.engine.model.tiled import TiledGate, TiledLinear
 
 
 class Mlp(Protocol):
@@ -37,6 +38,11 @@ class DenseMlp:
     @property
     def weight_bytes(self) -> int:
         return self._gate.weight_bytes + self._down.weight_bytes
+
+    @property
+    def can_put_off(self) -> bool:
+        """Whether it consists of kernels that may be called `together` with others."""
+        return isinstance(self._gate, TiledGate) and isinstance(self._down, TiledLinear)
 
     def add_to(self, hidden: torch.Tensor, normed: torch.Tensor, workspace: Workspace) -> None:
         self._down.add_to(hidden, self._gate(normed, workspace))

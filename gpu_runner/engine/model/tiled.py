@@ -8,7 +8,8 @@ import torch
 from torch.nn.functional import pad
 
 from gpu_runner.engine.model.parts import Workspace
-from gpu_runner.engine.native.compiled import UnavailableError, has_amx, library
+from gpu_runner.engine.native.calls import Kernel
+from gpu_runner.engine.native.compiled import UnavailableError, has_amx
 
 _PANEL = 32
 _STEP = 32
@@ -49,7 +50,7 @@ class _Panels:
             raise UnavailableError(f"{weight.shape[1]} inputs are no multiple of {_STEP}")
         if not has_amx():
             raise UnavailableError("no AMX tiles here")
-        self._multiply = getattr(library(), f"multiply_{name}")
+        self._multiply = Kernel(f"multiply_{name}")
         self._packed = _packed(_whole(weight))
         self._bias = None if bias is None else _whole(bias.float()).contiguous()
         self._call = _Product(
@@ -67,8 +68,7 @@ class _Panels:
         call = self._call
         call.values, call.out, call.finish = values.data_ptr(), out.data_ptr(), finish
         call.rows, call.width = out.shape
-        if self._multiply(ctypes.byref(call)):
-            raise MemoryError("the matrix product could not allocate its scratch memory")
+        self._multiply(call, values, out)
         return out
 
 

@@ -7,6 +7,13 @@
 
 #define PARALLEL_FROM 65536 /* elements from which a second thread pays */
 
+struct norm {
+    const void *values, *weight; /* [rows][width]; [width] */
+    void *out; /* [rows][width] */
+    int64_t rows, width, threads;
+    float epsilon;
+};
+
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define NAME(f) JOIN(f, FORMAT)
