@@ -55,7 +55,7 @@ class Decoder:
             head = loader.tensor("lm_head.weight", (config.vocab_size, config.hidden))
         self._head = build_linear(head, threads=threads)
         self._workspace = self.workspace()
-        self._can_put_off = puts_off(self._elementwise, config.hidden) and all(map(_puts_off, self._layers))
+        self.can_put_off = puts_off(self._elementwise, config.hidden) and all(map(_puts_off, self._layers))
         self._cos, self._sin = (
             table.to(device) for table in rope_tables(config.rope, config.head_dim, config.model_length)
         )
@@ -93,7 +93,7 @@ class Decoder:
         workspace = workspace or self._workspace
         hidden = workspace.take("hidden", batch.token_ids.shape[0], self.config.hidden)
         torch.index_select(self._embedding, 0, batch.token_ids, out=hidden)
-        with together() if self._can_put_off and isinstance(attention, NativeAttention) else nullcontext():
+        with together() if self.can_put_off and isinstance(attention, NativeAttention) else nullcontext():
             for index, layer in enumerate(self._layers[:-1]):
                 self._onward(layer, hidden, self._attend(index, hidden, batch, attention, workspace), workspace)
             mixed = self._attend(len(self._layers) - 1, hidden, batch, attention, workspace)

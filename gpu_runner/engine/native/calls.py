@@ -75,7 +75,7 @@ def together() -> Iterator[None]:
         yield
     finally:
         _put_off.calls = None
-    array = (_Call * len(calls))(*((noted.kernel.address, ctypes.addressof(noted.given)) for noted in calls))
+    array = (_Call * len(calls))(*(_Call(noted.kernel.address, ctypes.addressof(noted.given)) for noted in calls))
     failed = _make_calls()(array, len(calls))
     if failed:
         raise MemoryError(f"{calls[failed - 1].kernel.name} could not allocate its scratch memory")
