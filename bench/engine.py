@@ -256,14 +256,13 @@ def _limits(shape: str, dtype: str, extent: Extent) -> dict[str, Any]:
     count = SHAPES[shape][1]
     traffic = requests(count, share=extent.share)
     settings = settings_of(shape, dtype)
-    with timed(settings) as executor:
-        play(executor, traffic, size=count)  # warm, as the other one is
-        executor.take()
-        step_ns = limits.decode_step(executor, count).engine_ns
+
+    def serve(executor: TorchExecutor) -> object:
+        return play(executor, traffic, size=count)
+
+    step_ns = limits.decode_step_ns(timed(settings), count, serve)
     with watched(settings) as executor:
-        return limits.of_engine(
-            executor, f"{shape}_{dtype}", count, lambda engine: play(engine, traffic, size=count), step_ns
-        )
+        return limits.of_engine(executor, f"{shape}_{dtype}", count, serve, step_ns)
 
 
 def _most_over_transformers(its: dict[str, float | str], shape: str, dtype: str, extent: Extent) -> dict[str, float]:

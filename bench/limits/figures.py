@@ -47,13 +47,13 @@ def of_engine(
     label: str,
     batch: int,
     serve: Callable[[WatchedExecutor], object],
-    step_ns: float | None = None,
+    step_ns: float,
 ) -> dict[str, Any]:
     """Shares of the limits and where the time goes, names ending in ``label``.
 
     ``serve`` plays the traffic: its steps with prompts are the prompt steps, and those in which all ``batch`` requests
     decode say what planning and evidence take. Decode steps are hand-made, at a context of the traffic's whole length.
-    ``step_ns`` is what one takes in an engine that is not looked into; without it, looking is counted too.
+    ``step_ns`` is what one takes in an engine that is not looked into, by `decode_step_ns`.
     """
     serve(executor)
     served = executor.take()
@@ -61,7 +61,7 @@ def of_engine(
     prompts = prompt_steps(executor, served)
     between_ns = _between_ns(served, batch)
     decode = decode_steps(executor, batch, between_ns)
-    taken_ns = decode.total_ns if step_ns is None else step_ns + between_ns
+    taken_ns = step_ns + between_ns
     # What else the machine does may have slowed the reading at the start; the limit is the best of both.
     bandwidth = max(read_bandwidth(), read_bandwidth_bytes_per_s())
     memory_ns = _touched(executor, decode.context_tokens) / bandwidth * 1e9
@@ -105,6 +105,13 @@ def decode_steps(executor: WatchedExecutor, batch: int, between_ns: float) -> Sp
     computed = operations(resolve(executor.settings.model), of_grants(step.plan.grants))
     host = step.engine_ns - step.device_ns + between_ns
     return Spent({**step.parts, HOST: host}, computed, shape_of(step.plan).context_tokens)
+
+
+def decode_step_ns(executor: WatchedExecutor, batch: int, serve: Callable[[WatchedExecutor], object]) -> float:
+    """CPU time that the engine takes for `decode_step`, as warm as ``serve`` leaves it."""
+    serve(executor)
+    executor.take()
+    return decode_step(executor, batch).engine_ns
 
 
 def decode_step(executor: WatchedExecutor, batch: int) -> TimedStep:

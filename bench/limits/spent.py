@@ -121,13 +121,14 @@ class WatchedExecutor(TorchExecutor):
         return taken
 
 
-@contextmanager
-def timed(settings: EngineSettings) -> Iterator[WatchedExecutor]:
-    """A loaded engine whose steps are timed as wholes: nothing inside them is looked at, or slowed by looking."""
-    executor = WatchedExecutor(settings, Clock())
+def timed(settings: EngineSettings, clock: Clock | None = None) -> WatchedExecutor:
+    """A loaded engine whose steps are timed as wholes; without ``clock`` nothing inside them is looked at, or slowed by
+    looking.
+    """
+    executor = WatchedExecutor(settings, clock or Clock())
     executor.load()
     executor.take()
-    yield executor
+    return executor
 
 
 @contextmanager
@@ -141,7 +142,4 @@ def watched(settings: EngineSettings) -> Iterator[WatchedExecutor]:
         patch.object(decoders.Decoder, "forward", clock.timed(_DEVICE, decoders.Decoder.forward)),
         patch.object(instance, "pick", clock.timed(_DEVICE, pick)),
     ):
-        executor = WatchedExecutor(settings, clock)
-        executor.load()
-        executor.take()
-        yield executor
+        yield timed(settings, clock)

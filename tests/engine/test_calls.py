@@ -71,6 +71,18 @@ def test_a_failing_kernel_is_named_and_ends_the_calls() -> None:
         bad(Given(2))
 
 
+def test_a_block_inside_a_block_is_refused() -> None:
+    seen: list[int] = []
+    good = kernel("good", lambda n: seen.append(n))
+    with together():
+        good(Given(1))
+        with pytest.raises(RuntimeError, match="already put off"), together():
+            pass
+        good(Given(2))
+        assert seen == []
+    assert seen == [1, 2]
+
+
 def test_a_block_that_fails_puts_nothing_off_any_more() -> None:
     seen: list[int] = []
     good = kernel("good", lambda n: seen.append(n))

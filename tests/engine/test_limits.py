@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from bench.engine import play, requests
 from bench.limits import figures
 from bench.limits.operations import Work, bytes_touched, of_grants, of_requests, operations
-from bench.limits.spent import watched
+from bench.limits.spent import timed, watched
 from gpu_runner.engine.config import Experts, ModelConfig
 from gpu_runner.engine.describe import describe
+from gpu_runner.engine.executor import TorchExecutor
 from gpu_runner.engine.references import resolve
 from gpu_runner.engine.settings import EngineSettings
 from scheduler_core.types.arrival import PlannedRequest
@@ -103,11 +104,17 @@ def test_time_is_accounted_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "read_bandwidth_bytes_per_s", lambda: 1e11)
     traffic = requests(4, share=0.1)
     settings = EngineSettings(model="tiny", device="cpu", threads=1, kv_blocks=160)
+
+    def serve(executor: TorchExecutor) -> object:
+        return play(executor, traffic, size=4)
+
+    step_ns = figures.decode_step_ns(timed(settings), 4, serve)
     with watched(settings) as executor:
-        found = figures.of_engine(executor, "T", 4, lambda engine: play(engine, traffic, size=4))
+        found = figures.of_engine(executor, "T", 4, serve, step_ns)
         play(executor, traffic, size=4)
         steps = executor.take()
     assert found["limit_of_decode_T"] == "arithmetic"
+    assert found["decode_step_cpu_ms_T"] >= step_ns / 1e6 - 0.001 > 0  # and what lies between two steps
     for name in ("decode_step_share_T", "prompt_step_share_T"):
         shares = found[name]
         assert set(shares) == {"products", "attention", "other_device_work", "host"}

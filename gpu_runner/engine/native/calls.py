@@ -68,7 +68,10 @@ def together() -> Iterator[None]:
 
     Raises:
         MemoryError: One of them could not allocate its scratch memory; those after it did not run.
+        RuntimeError: Inside another such block, whose order it would break.
     """
+    if _put_off.calls is not None:
+        raise RuntimeError("kernels are already put off here")
     calls: list[_Noted] = []
     _put_off.calls = calls
     try:
