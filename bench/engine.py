@@ -47,8 +47,6 @@ SHAPES = {"S": ("demo-s", 64), "M": ("shape-m", 64), "L": ("shape-l", 24)}
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 BLOCK_SIZE = 32
 BUDGET = 2048
-SLOW_SHARE = 0.5
-"""Peers but vLLM get lengths cut to this share of the shape's: they take many times as long."""
 
 
 def requests(count: int, *, share: float = 1.0) -> list[PlannedRequest]:
@@ -168,7 +166,7 @@ class Engines:
 def beside_peer(name: str, engines_of: Engines, shape: str, dtype: str, extent: "Extent") -> dict[str, float | str]:
     """Figures of peer ``name`` on one shape and number format, ours and theirs in turns."""
     model, count = SHAPES[shape]
-    part, turns = (extent.share, extent.turns) if name == "vllm" else (extent.share * SLOW_SHARE, {1: 1})
+    part, turns = (extent.share, extent.turns) if name == "vllm" else (extent.slow_share, {1: 1})
     traffic = requests(count, share=part)
 
     def ours(threads: int) -> engines.Run:
@@ -206,11 +204,13 @@ def evidence_overhead(played: Played) -> float:
 class Extent:
     """How much of a shape is measured: lengths times ``share``, pairs with vLLM by number of threads.
 
-    Without ``fp32_peers`` others stand beside in bf16 alone.
+    Other peers, many times as slow, get lengths times ``slow_share``. Without ``fp32_peers`` peers stand beside in bf16
+    alone.
     """
 
     share: float
     turns: dict[int, int]
+    slow_share: float = 1.0
     fp32_peers: bool = True
 
 
@@ -224,6 +224,7 @@ def measure(extents: dict[str, Extent], only: frozenset[str]) -> dict[str, Any]:
         figures[f"gemm_rate_gflop_per_s_{name}"] = round(limits.gemm_rate(dtype) / 1e9, 1)
     figures["requests_count"] = {name: SHAPES[name][1] for name in extents}
     figures["length_share"] = {name: round(extent.share, 3) for name, extent in extents.items()}
+    figures["length_share_slow_peers"] = {name: round(extent.slow_share, 3) for name, extent in extents.items()}
     peers: dict[str, dict[str, float | str]] = {name: {} for name in _named(engines.ENGINES, only)}
     places = {f"{shape}_{dtype}": (shape, dtype) for shape in extents for dtype in DTYPES}
     wanted = [label for label in places if label in only or places[label][0] in only]
@@ -271,7 +272,7 @@ def _most_over_transformers(its: dict[str, float | str], shape: str, dtype: str,
     speed = its.get(f"tokens_per_cpu_s_{shape}_{dtype}")
     if not isinstance(speed, float):
         return {}
-    most = limits.most_over(model, DTYPES[dtype], requests(count, share=extent.share * SLOW_SHARE), speed)
+    most = limits.most_over(model, DTYPES[dtype], requests(count, share=extent.slow_share), speed)
     return {f"most_over_transformers_{shape}_{dtype}": round(most, 1)}
 
 
@@ -293,14 +294,14 @@ def _alone(executor: TorchExecutor, label: str, extent: Extent) -> dict[str, Any
 
 
 def quick(only: frozenset[str] = frozenset()) -> harness.Figures:
-    """Shape S alone, once, with lengths cut to a third; peers in bf16 on one thread."""
-    return measure({"S": Extent(1 / 3, {1: 1}, fp32_peers=False)}, only)
+    """Shape S alone, once, with lengths cut to a third (a sixth beside slow peers); peers in bf16 on one thread."""
+    return measure({"S": Extent(1 / 3, {1: 1}, slow_share=1 / 6, fp32_peers=False)}, only)
 
 
 def full(only: frozenset[str] = frozenset()) -> harness.Figures:
-    """All shapes, both formats, one thread and two; lengths of M and L are cut so that it ends in twelve minutes."""
-    turns = {1: 2, 2: 3}
-    return measure({"S": Extent(1.0, turns), "M": Extent(0.25, turns), "L": Extent(0.2, {1: 1, 2: 3})}, only)
+    """All shapes at their whole lengths, both formats, one thread and two: some forty minutes with all peers."""
+    once = Extent(1.0, {1: 1, 2: 3})
+    return measure({"S": Extent(1.0, {1: 2, 2: 3}), "M": once, "L": once}, only)
 
 
 LABELS = tuple(f"{shape}_{dtype}" for shape in SHAPES for dtype in DTYPES)

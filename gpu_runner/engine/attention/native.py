@@ -7,6 +7,7 @@ import mmap
 import torch
 
 from gpu_runner.engine.attention.base import DeviceBatch, PoolShape
+from gpu_runner.engine.native import memory
 from gpu_runner.engine.native.calls import Kernel
 from gpu_runner.engine.native.compiled import UnavailableError, has_amx, library
 
@@ -54,8 +55,10 @@ class NativeAttention:
         self._attend = Kernel("attend_amx" if amx else f"attend_{pair}")
         self._shape = shape
         page = (shape.layers, shape.blocks, shape.kv_heads, shape.block_size * shape.head_dim)
-        self._keys = _zeros(page, kv_dtype)
-        self._values = _zeros(page, kv_dtype)
+        self._keys = memory.zeros(page, kv_dtype)
+        self._values = memory.zeros(page, kv_dtype)
+        for pool in (self._keys, self._values):
+            pool.zero_()  # so that every page exists before the first step: pages never written read as one zero page
         self._places = [(self._keys[i].data_ptr(), self._values[i].data_ptr()) for i in range(shape.layers)]
         self._batch: DeviceBatch | None = None
         self._call = _Batch(
@@ -93,14 +96,3 @@ class NativeAttention:
         call.tokens, call.rows = batch.slots.shape[0], batch.contexts.shape[0]
         call.table_width = batch.tables.shape[1]
         self._batch = batch
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros on huge pages where the system has them: attention jumps about, and small pages cost a walk per jump."""
-    size = math.prod(shape) * dtype.itemsize
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    # Touched, so that every page exists before the first step: pages never written all read as one shared zero page.
-    torch.frombuffer(memory, dtype=torch.uint8)[:: mmap.PAGESIZE].zero_()
-    return torch.frombuffer(memory, dtype=dtype).view(shape)

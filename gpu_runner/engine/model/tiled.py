@@ -2,12 +2,12 @@
 
 import ctypes
 from enum import IntEnum
-from mmap import PAGESIZE
 
 import torch
 from torch.nn.functional import pad
 
 from gpu_runner.engine.model.parts import Workspace
+from gpu_runner.engine.native import memory
 from gpu_runner.engine.native.calls import Kernel
 from gpu_runner.engine.native.compiled import UnavailableError, has_amx
 
@@ -38,7 +38,7 @@ class _Panels:
     """A weight packed once into the order in which tiles read it, and its product with rows.
 
     A row's product in bf16 does not depend, in any bit, on the rows beside it; in fp32 only on whether there are more
-    than 48, which tiles multiply, or fewer, which vectors do.
+    than 14, which tiles multiply, or fewer, which vectors do.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, threads: int) -> None:
@@ -130,14 +130,7 @@ def _packed(weight: torch.Tensor) -> torch.Tensor:
     outputs, inputs = weight.shape
     panels, steps = outputs // _PANEL, inputs // _STEP
     if weight.dtype is torch.float32:
-        return _from_page(weight.view(panels, _PANEL, inputs).transpose(1, 2))
-    return _from_page(weight.view(panels, 2, 16, steps, _STEP // 2, 2).permute(0, 3, 1, 4, 2, 5))
-
-
-def _from_page(values: torch.Tensor) -> torch.Tensor:
-    """A contiguous copy that begins where a page of memory does: the processor's own fetching ahead ends with a page,
-    and a panel that lies across pages is read a tenth slower.
-    """
-    raw = torch.empty(values.nbytes + PAGESIZE, dtype=torch.uint8)
-    begin = -raw.data_ptr() % PAGESIZE
-    return raw[begin : begin + values.nbytes].view(values.dtype).view(values.shape).copy_(values)
+        order = weight.view(panels, _PANEL, inputs).transpose(1, 2)
+    else:
+        order = weight.view(panels, 2, 16, steps, _STEP // 2, 2).permute(0, 3, 1, 4, 2, 5)
+    return memory.zeros(tuple(order.shape), weight.dtype).copy_(order)

@@ -23,9 +23,11 @@
 #define NEAR_BYTES (896 << 10) /* of values, which every panel reads again: what leaves room in a cache of 2 MiB */
 #define MOST_ROWS 512 /* of a block of values: each block reads the whole weight */
 #define SETTLE_STEPS 8 /* before sums that were just stored are read: sooner, reading waits for all stores */
-#define SPLIT_STEPS 12 /* of panels in parts, of which two have to lie near beside the values */
-#define FEW_ROWS 48 /* up to which vectors are faster in fp32 */
-#define FEW_TOGETHER 12 /* rows whose sums fit the registers */
+#define MIXED_BLOCKS 4 /* of rows: up to which splitting counts, and is mixed with multiplying */
+#define MIXED_STEPS 2 /* in parts at a time then: two such chunks stay in the first cache */
+#define SPLIT_STEPS 12 /* in parts at a time else: two such chunks lie near beside the values */
+#define SPLIT_AHEAD 8192 /* bytes from what is split to what is asked for: as far as memory takes to answer */
+#define FEW_ROWS 14 /* up to which vectors are faster in fp32: their sums fit the registers */
 #define SOON_BYTES 2048 /* ahead of what few rows read: as far as memory takes to answer */
 #define FAR_FROM_BLOCKS 8 /* of rows: from which a panel is brought near during the one before */
 #define NEXT_BYTES 1024 /* just before tiles are loaded: the rest of a step and half of the next, in order */
@@ -54,16 +56,19 @@ static void *room_for(struct room *room, size_t bytes)
     return room->at;
 }
 
-/* One block of values by one panel over some inputs. */
+/* A block of values by some inputs of a panel. */
 struct block {
     const char *values, *panel; /* [steps][parts][2][tile] each: two tiles of 16 rows or of 16 outputs */
-    long steps;
+    long step, steps; /* of a pass: the first of these, and how many */
+    const float *before; /* sums of earlier inputs, [rows][32], or NULL */
+    float *sums; /* [rows][32] */
     const char *ahead; /* what will be read next, to be brought near meanwhile */
-    struct splitting *next; /* the panel that will be multiplied next, in fp32 */
-    long ahead_bytes, split, finished; /* for each step: bytes ahead, pairs of the next panel, rows of what is pending */
+    struct splitting *next; /* what will be multiplied next, in fp32 */
+    long ahead_bytes, finished; /* each step: bytes ahead, rows of what is pending */
+    long split; /* pairs of the next after each product of two parts if `mixed`, else each step */
     long settle; /* steps before the first of these rows */
     float *awake; /* room for a tile that nobody reads */
-    int stream;
+    int stream, mixed;
 };
 
 #define MULTIPLY                                                                                                       \
@@ -81,25 +86,42 @@ struct block {
     _tile_loadd(6, panel + (part) * 2 * TILE, TILE_BYTES);                                                             \
     _tile_loadd(7, panel + (part) * 2 * TILE + TILE, TILE_BYTES);
 
-/* Add the products of a block to tiles 0 to 3 while what is pending is finished; `tall`: more than 16 rows. */
+#define PRODUCTS 6 /* of two parts each: */
+#define MULTIPLY_PARTS(then)                                                                                           \
+    LOAD_VALUES(2) LOAD_PANEL(0) MULTIPLY then                                                                         \
+    LOAD_VALUES(1) MULTIPLY then                                                                                       \
+    LOAD_PANEL(1) MULTIPLY then                                                                                        \
+    LOAD_VALUES(0) MULTIPLY then                                                                                       \
+    LOAD_PANEL(2) MULTIPLY then                                                                                        \
+    LOAD_PANEL(0) MULTIPLY then
+
+/* Split some pairs, and bring near what comes SPLIT_AHEAD later. */
+static inline __attribute__((always_inline)) void split_mixed(struct splitting *next, long pairs)
+{
+    const char *ahead = (const char *)next->from + SPLIT_AHEAD, *reach = ahead + pairs * 2 * PANEL * sizeof(float);
+    for (; ahead < reach; ahead += 64)
+        __builtin_prefetch(ahead, 0, 2);
+    split_pairs(next, pairs);
+}
+
+/* Add the products of a block to tiles 0 to 3 while what is pending is finished, and in fp32 the next inputs are split.
+ * Where that takes as long as multiplying, it is done in between: a tile register is free for a load only once all
+ * before it is done, so nothing behind many loads and products begins before they end. `tall`: more than 16 rows. */
 static inline __attribute__((always_inline)) void multiply(
-    const struct product *p, const struct block *b, struct pending *done, const int parts, const int tall, const int wide)
+    const struct product *p, const struct block *b, struct pending *done, const int parts, const int tall,
+    const int wide)
 {
     const char *values = b->values, *panel = b->panel, *ahead = b->ahead, *reach = ahead;
+    struct splitting next = *b->next;
     for (long s = 0; s < b->steps; s++) {
-        if (parts == 3)
-            split_pairs(b->next, b->split);
-        else
-            for (reach += b->ahead_bytes; ahead < reach; ahead += 64)
-                __builtin_prefetch(ahead, 0, 2);
+        for (reach += b->ahead_bytes; ahead < reach; ahead += 64)
+            __builtin_prefetch(ahead, 0, 2);
         finish_rows(p, done, s < b->settle ? 0 : b->finished, b->stream, wide);
-        if (parts == 3) {
-            LOAD_VALUES(2) LOAD_PANEL(0) MULTIPLY
-            LOAD_VALUES(1) MULTIPLY
-            LOAD_PANEL(1) MULTIPLY
-            LOAD_VALUES(0) MULTIPLY
-            LOAD_PANEL(2) MULTIPLY
-            LOAD_PANEL(0) MULTIPLY
+        if (parts == 3 && b->mixed) {
+            MULTIPLY_PARTS(split_mixed(&next, b->split);)
+        } else if (parts == 3) {
+            split_pairs(&next, b->split);
+            MULTIPLY_PARTS()
         } else {
             LOAD_VALUES(0) LOAD_PANEL(0) MULTIPLY
         }
@@ -108,6 +130,7 @@ static inline __attribute__((always_inline)) void multiply(
         values += parts * 2 * TILE;
         panel += parts * 2 * TILE;
     }
+    *b->next = next;
 }
 
 /* Sums of a block are [32][32]: two tiles side by side, and two below. */
@@ -135,24 +158,40 @@ static inline void zero_sums(void)
     _tile_zero(3);
 }
 
-/* How a product is cut: rows of a block of values, and steps of one pass over the panels. */
+/* Tiles as high as a single block of values is, whose products take that much less time; else all of 16 rows. */
+static void shape_for(long rows)
+{
+    const uint8_t high = least(rows, TILE_ROWS), low = rows > PANEL ? TILE_ROWS : rows > high ? rows - high : 1;
+    shape_tiles((const uint8_t[8]){high, high, low, low, high, low, TILE_ROWS, TILE_ROWS});
+}
+
+/* Whether so few rows are multiplied by a panel that splitting it takes as long. */
+static inline int is_mixed(long rows) { return rows <= MIXED_BLOCKS * PANEL; }
+
+/* How a product is cut: rows of a block of values, steps of one pass over the panels, and steps of a panel that lie
+ * there in parts at a time. */
 struct cut {
-    long rows, steps;
+    long rows, steps, chunk;
 };
 
 static struct cut cut_of(const struct product *p, const int parts)
 {
     const long rows = equal_shares(p->rows, MOST_ROWS, PANEL), near = NEAR_BYTES / (rows * TILE_BYTES * parts);
-    return (struct cut){rows, equal_shares(p->inputs / STEP, parts == 3 ? least(near, SPLIT_STEPS) : near, 1)};
+    const long steps = equal_shares(p->inputs / STEP, near, 1);
+    const long most = parts == 1 ? steps : is_mixed(rows) ? MIXED_STEPS : SPLIT_STEPS;
+    return (struct cut){rows, steps, equal_shares(steps, most, 1)};
 }
 
 /* Rows [first, first + rows) and steps [step, step + steps): what one pass over the panels multiplies. */
 struct pass {
-    long first, rows, step, steps;
+    long first, rows, step, steps, chunk;
     char *values; /* in tiles: [rows / 32][steps][parts][2][tile] */
     float *sums; /* [panel][rows][32] between two passes, or NULL where one is enough */
     int last, stream; /* whether sums are complete after it; whether results go past the caches */
 };
+
+/* Whether a panel is read so many times that the next one has the time to come near. */
+static inline int is_far(const struct pass *pass) { return pass->rows > (FAR_FROM_BLOCKS - 1) * PANEL; }
 
 /* 16 rows of a pass from `row` on. */
 static inline __attribute__((always_inline)) void place_values(
@@ -168,40 +207,69 @@ static inline __attribute__((always_inline)) void place_values(
 
 /* What a thread keeps from panel to panel. */
 struct own {
-    char *split[2]; /* room for a panel in parts, and for the next one */
+    char *split[2]; /* room for a chunk of a panel in parts, and for the next one */
     float *sums[3]; /* [rows][32] each: of a panel, and of the two before, which GATE finishes meanwhile */
     struct splitting next;
     struct pending done;
     float awake[TILE / 4] __attribute__((aligned(64))); /* whole cache lines */
 };
 
-/* Where a panel's inputs of a pass lie. */
-static inline const char *weight_of(const struct product *p, const struct pass *pass, long panel, long step_bytes)
+/* Where a panel's inputs of a pass lie from `step` of it on. */
+static inline const char *weight_of(const struct product *p, const struct pass *pass, long panel, long step, long bytes)
 {
-    return (const char *)p->weight + (panel * (p->inputs / STEP) + pass->step) * step_bytes;
+    return (const char *)p->weight + (panel * (p->inputs / STEP) + pass->step + step) * bytes;
 }
 
-/* Begin to split a panel, unless there is none before `end`, into the room that is free. */
-static void split_next(const struct product *p, const struct pass *pass, struct own *own, long panel, long end)
+/* Begin to split the chunk at `step` of a panel, or the next panel's first one, into the room that is free; the panels
+ * of this thread end at `end`. */
+static void split_next(
+    const struct product *p, const struct pass *pass, struct own *own, long panel, long step, long end)
 {
-    const char *from = weight_of(p, pass, panel, STEP * PANEL * sizeof(float));
-    own->next = (struct splitting){(const float *)from, own->split[1], panel < end ? pass->steps * TILE_ROWS : 0};
+    if (step == pass->steps) {
+        panel++;
+        step = 0;
+    }
+    const char *from = weight_of(p, pass, panel, step, STEP * PANEL * sizeof(float));
+    const long pairs = panel < end ? least(pass->chunk, pass->steps - step) * TILE_ROWS : 0;
+    own->next = (struct splitting){(const float *)from, own->split[1], pairs};
 }
 
-/* A block: its sums go to `sums`, from those in `before` on, while some of what is pending is finished. */
-static inline __attribute__((always_inline)) void do_block(
-    const struct product *p, struct pending *done, const struct block *block, const float *before, float *sums,
-    int tall, const int parts, const int wide)
+/* The chunk that was split last, to be multiplied now. */
+static const char *split_chunk(struct own *own)
 {
-    if (before)
-        load_sums(before);
-    else
-        zero_sums();
-    if (tall)
-        multiply(p, block, done, parts, 1, wide);
-    else
-        multiply(p, block, done, parts, 0, wide);
-    store_sums(sums);
+    char *ready = own->split[1];
+    split_pairs(&own->next, own->next.left);
+    own->split[1] = own->split[0];
+    written_before_tiles();
+    return own->split[0] = ready;
+}
+
+/* All rows of a pass by a chunk of a panel. The sums of a single block of rows stay in their tiles between chunks. */
+static inline __attribute__((always_inline)) void do_chunk(
+    const struct product *p, const struct pass *pass, struct own *own, struct block *block, const int parts,
+    const int wide)
+{
+    const int alone = pass->rows <= PANEL, first = !block->step, last = block->step + block->steps == pass->steps;
+    block->values = pass->values + block->step * parts * 2 * TILE;
+    for (long row = 0; row < pass->rows; row += PANEL) {
+        if (first || !alone) {
+            if (block->before)
+                load_sums(block->before + row * PANEL);
+            else
+                zero_sums();
+        }
+        if (pass->rows - row > TILE_ROWS)
+            multiply(p, block, &own->done, parts, 1, wide);
+        else
+            multiply(p, block, &own->done, parts, 0, wide);
+        if (last || !alone)
+            store_sums(block->sums + row * PANEL);
+        block->values += pass->steps * parts * 2 * TILE;
+        block->settle -= least(block->settle, block->steps);
+        block->ahead += block->steps * block->ahead_bytes;
+        if (!is_far(pass))
+            block->ahead_bytes = 0;
+    }
 }
 
 /* All rows of a pass by a panel, whose sums go to `sums`, [rows][32]; the panels of this thread end at `end`. */
@@ -209,52 +277,45 @@ static inline __attribute__((always_inline)) void do_panel(
     const struct product *p, const struct pass *pass, struct own *own, long panel, long end, float *sums,
     const int parts, const int wide)
 {
-    const long blocks = (pass->rows + PANEL - 1) / PANEL, steps = pass->steps, settle = least(SETTLE_STEPS, steps / 2);
-    const int far = blocks >= FAR_FROM_BLOCKS;
-    const char *weight = parts == 3 ? own->split[0] : weight_of(p, pass, panel, 2 * TILE);
-    const float *before = pass->step ? pass->sums + panel * pass->rows * PANEL : NULL;
+    const long blocks = (pass->rows + PANEL - 1) / PANEL, settle = least(SETTLE_STEPS, pass->steps / 2);
+    const char *weight = weight_of(p, pass, panel, 0, parts == 3 ? STEP * PANEL * sizeof(float) : 2 * TILE);
     struct block block = {
-        .values = pass->values,
         .panel = weight,
-        .steps = steps,
+        .before = pass->step ? pass->sums + panel * pass->rows * PANEL : NULL,
+        .sums = sums,
         /* With many blocks the next panel comes near during all of them; with few the panel itself in the first. */
-        .ahead = far ? weight + steps * 2 * TILE : weight + NEXT_BYTES,
+        .ahead = is_far(pass) ? weight + pass->steps * 2 * TILE : weight + NEXT_BYTES,
         .next = &own->next,
-        .ahead_bytes = !far ? 2 * TILE : panel + 1 < end ? 2 * TILE / blocks : 0,
-        .split = (TILE_ROWS + blocks - 1) / blocks,
-        .finished = PANEL / (steps - settle) + 1,
+        .ahead_bytes = parts == 3 ? 0 : !is_far(pass) ? 2 * TILE : panel + 1 < end ? 2 * TILE / blocks : 0,
+        .mixed = is_mixed(pass->rows),
+        .finished = PANEL / (pass->steps - settle) + 1,
         .settle = settle,
         .awake = own->awake,
         .stream = pass->stream,
     };
+    const long turns = block.mixed ? PRODUCTS * blocks : blocks;
+    block.split = (TILE_ROWS + turns - 1) / turns;
     written_before_tiles();
-    for (long row = 0; row < pass->rows; row += PANEL) {
-        do_block(p, &own->done, &block, before ? before + row * PANEL : NULL, sums + row * PANEL,
-                 pass->rows - row > TILE_ROWS, parts, wide);
-        block.values += steps * parts * 2 * TILE;
-        block.ahead += steps * block.ahead_bytes;
-        block.settle = 0;
-        if (!far)
-            block.ahead_bytes = 0;
+    for (; block.step < pass->steps; block.step += block.steps) {
+        block.steps = least(pass->chunk, pass->steps - block.step);
+        if (parts == 3) {
+            block.panel = split_chunk(own);
+            split_next(p, pass, own, panel, block.step + block.steps, end);
+        }
+        do_chunk(p, pass, own, &block, parts, wide);
+        block.before = sums;
     }
     finish_rows(p, &own->done, pass->rows, pass->stream, wide);
 }
 
-/* One thread's part of a pass: the panels [begin, end). In fp32 each is split while the one before is multiplied. */
+/* One thread's part of a pass: the panels [begin, end). In fp32 a chunk is split while the one before is multiplied. */
 static inline __attribute__((always_inline)) void do_panels(
     const struct product *p, const struct pass *pass, struct own *own, long begin, long end, const int parts,
     const int wide)
 {
     if (parts == 3)
-        split_next(p, pass, own, begin, end);
+        split_next(p, pass, own, begin, 0, end);
     for (long panel = begin; panel < end; panel++) {
-        if (parts == 3) {
-            char *ready = own->split[1];
-            split_pairs(&own->next, own->next.left);
-            own->split[1] = own->split[0];
-            own->split[0] = ready;
-            split_next(p, pass, own, panel + 1, end);
-        }
         float *sums = pass->last ? own->sums[panel % 3] : pass->sums + panel * pass->rows * PANEL;
         do_panel(p, pass, own, panel, end, sums, parts, wide);
         if (pass->last && (p->finish != GATE || panel % 2))
@@ -267,7 +328,7 @@ static inline __attribute__((always_inline)) void do_panels(
 static inline __attribute__((always_inline)) void sum_rows(
     const float *values, long inputs, const float *weight, float *sums, const int rows)
 {
-    vf left[FEW_TOGETHER], right[FEW_TOGETHER];
+    vf left[FEW_ROWS], right[FEW_ROWS];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
         left[r] = right[r] = (vf){0};
@@ -295,19 +356,13 @@ static void do_few_rows(const struct product *p, long begin, long end)
     float sums[2][FEW_ROWS * PANEL];
     for (long panel = begin; panel < end; panel++) {
         const float *weight = (const float *)p->weight + panel * PANEL * p->inputs;
-        for (long row = 0, rows; row < p->rows; row += rows) {
-            const float *values = (const float *)p->values + row * p->inputs;
-            float *to = sums[panel % 2] + row * PANEL;
-            const long left = p->rows - row;
-            rows = left >= FEW_TOGETHER ? FEW_TOGETHER : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-            if (rows == FEW_TOGETHER)
-                sum_rows(values, p->inputs, weight, to, FEW_TOGETHER);
-            else if (rows == 4)
-                sum_rows(values, p->inputs, weight, to, 4);
-            else if (rows == 2)
-                sum_rows(values, p->inputs, weight, to, 2);
-            else
-                sum_rows(values, p->inputs, weight, to, 1);
+        switch (p->rows) {
+#define CASE(rows)                                                                                                     \
+    case rows:                                                                                                         \
+        sum_rows(p->values, p->inputs, weight, sums[panel % 2], rows);                                                 \
+        break;
+            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13)
+            CASE(FEW_ROWS)
         }
         if (p->finish == GATE && panel % 2 == 0)
             continue;
@@ -349,17 +404,27 @@ static inline __attribute__((always_inline)) int run(const struct product *p, co
         return 1;
 #pragma omp parallel num_threads(p->threads) if (p->threads > 1) reduction(| : failed)
     {
-        const long split = parts == 3 ? cut.steps * parts * 2 * TILE : 0, held = cut.rows * PANEL * sizeof(float);
+        const long split = parts == 3 ? cut.chunk * parts * 2 * TILE : 0, held = cut.rows * PANEL * sizeof(float);
         char *room = room_for(&own_room, 2 * split + 3 * held);
         struct own own = {.split = {room, room + split}};
         failed = !room;
         for (int i = 0; room && i < 3; i++)
             own.sums[i] = (float *)(room + 2 * split + i * held);
-        shape_tiles((const uint8_t[8]){16, 16, 16, 16, 16, 16, 16, 16});
+        shape_for(p->rows);
         for (long first = 0; first < p->rows; first += cut.rows) {
             for (long step = 0; step < all; step += cut.steps) {
                 const long rows = least(cut.rows, p->rows - first), steps = least(cut.steps, all - step);
-                const struct pass pass = {first, rows, step, steps, values, sums, step + steps == all, streams(p, wide)};
+                const struct pass pass = {
+                    .first = first,
+                    .rows = rows,
+                    .step = step,
+                    .steps = steps,
+                    .chunk = cut.chunk,
+                    .values = values,
+                    .sums = sums,
+                    .last = step + steps == all,
+                    .stream = streams(p, wide),
+                };
 #pragma omp for schedule(static)
                 for (long row = 0; row < (pass.rows + PANEL - 1) / PANEL * PANEL; row += TILE_ROWS)
                     place_values(p, &pass, row, parts);

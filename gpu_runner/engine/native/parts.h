@@ -30,7 +30,7 @@ struct splitting {
     long left;
 };
 
-static inline void split_pairs(struct splitting *work, long count)
+static inline __attribute__((always_inline)) void split_pairs(struct splitting *work, long count)
 {
     for (; count > 0 && work->left > 0; count--) {
         for (long half = 0; half < 2; half++) {
