@@ -2,6 +2,7 @@
 
 import gc
 import mmap
+from itertools import pairwise
 
 import torch
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ def test_tensors_are_zero_begin_at_pages_and_share_no_byte(sizes: list[int]) -> 
     assert all(tensor.data_ptr() % mmap.PAGESIZE == 0 for tensor in tensors)
     assert not any(bool(tensor[:4096].any()) or bool(tensor[-4096:].any()) for tensor in tensors)
     ranges = sorted((tensor.data_ptr(), tensor.data_ptr() + size) for tensor, size in zip(tensors, sizes, strict=True))
-    assert all(end <= begin for (_, end), (begin, _) in zip(ranges, ranges[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(ranges))
 
 
 def test_a_tensor_has_its_shape_and_format() -> None:

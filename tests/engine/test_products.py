@@ -118,7 +118,7 @@ def test_no_rows_have_no_product(name: str) -> None:
 
 
 @needs_tiles
-@pytest.mark.parametrize("rows", [8, 24, 96, 160])
+@pytest.mark.parametrize("rows", [1, 8, 14, 24, 96, 160])
 def test_fp32_is_as_near_as_products_in_fp32(rows: int) -> None:
     """Parts of eight bits lose nothing that counts: the error is no larger than that of PyTorch's fp32 product.
 

@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-import mmap
 
 import torch
 

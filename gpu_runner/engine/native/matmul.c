@@ -28,6 +28,7 @@
 #define SPLIT_STEPS 12 /* in parts at a time else: two such chunks lie near beside the values */
 #define SPLIT_AHEAD 8192 /* bytes from what is split to what is asked for: as far as memory takes to answer */
 #define FEW_ROWS 14 /* up to which vectors are faster in fp32: their sums fit the registers */
+#define FEW_INPUTS 64 /* that are summed at a time there */
 #define SOON_BYTES 2048 /* ahead of what few rows read: as far as memory takes to answer */
 #define FAR_FROM_BLOCKS 8 /* of rows: from which a panel is brought near during the one before */
 #define NEXT_BYTES 1024 /* just before tiles are loaded: the rest of a step and half of the next, in order */
@@ -324,9 +325,9 @@ static inline __attribute__((always_inline)) void do_panels(
     finish_rows(p, &own->done, pass->rows, pass->stream, wide);
 }
 
-/* Sums of `rows` rows by one panel in fp32 vectors, input by input. */
-static inline __attribute__((always_inline)) void sum_rows(
-    const float *values, long inputs, const float *weight, float *sums, const int rows)
+/* Add the products of `rows` rows and some inputs of a panel to `sums`, in fp32 vectors. */
+static inline __attribute__((always_inline)) void add_rows(
+    const float *values, long stride, const float *weight, long inputs, float *sums, const int rows)
 {
     vf left[FEW_ROWS], right[FEW_ROWS];
 #pragma GCC unroll 16
@@ -338,16 +339,26 @@ static inline __attribute__((always_inline)) void sum_rows(
         __builtin_prefetch((const char *)weight + SOON_BYTES + 64, 0, 3);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) {
-            const vf value = splat(values[r * inputs + i]);
+            const vf value = splat(values[r * stride + i]);
             left[r] += value * x;
             right[r] += value * y;
         }
     }
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++) {
-        store(sums + r * PANEL, left[r]);
-        store(sums + r * PANEL + 16, right[r]);
+        store(sums + r * PANEL, load(sums + r * PANEL) + left[r]);
+        store(sums + r * PANEL + 16, load(sums + r * PANEL + 16) + right[r]);
     }
+}
+
+/* Sums of a few rows by a panel, of sums of FEW_INPUTS each: one long sum would round off four times as much. */
+static inline __attribute__((always_inline)) void sum_rows(
+    const struct product *p, const float *weight, float *sums, const int rows)
+{
+    memset(sums, 0, rows * PANEL * sizeof(float));
+    const float *values = p->values;
+    for (long i = 0; i < p->inputs; i += FEW_INPUTS)
+        add_rows(values + i, p->inputs, weight + i * PANEL, least(FEW_INPUTS, p->inputs - i), sums, rows);
 }
 
 /* fp32 by vectors alone: to split a weight into parts costs more than multiplying a few rows by it. */
@@ -359,7 +370,7 @@ static void do_few_rows(const struct product *p, long begin, long end)
         switch (p->rows) {
 #define CASE(rows)                                                                                                     \
     case rows:                                                                                                         \
-        sum_rows(p->values, p->inputs, weight, sums[panel % 2], rows);                                                 \
+        sum_rows(p, weight, sums[panel % 2], rows);                                                                    \
         break;
             CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13)
             CASE(FEW_ROWS)
