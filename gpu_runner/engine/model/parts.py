@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 
 from gpu_runner.engine.model.elementwise import Elementwise
+from gpu_runner.engine.native import memory
 
 _USUAL_ROWS = 32  # what the packed layout is chosen for
 
@@ -35,9 +36,14 @@ class Workspace:
         size = rows * math.prod(shape)
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < size:
-            buffer = self._buffers[name] = torch.empty(size, dtype=self._dtype, device=self._device)
+            buffer = self._buffers[name] = self._empty(size)
             self._views = {key: held for key, held in self._views.items() if key[0] != name}
         return buffer[:size].view(rows, *shape)
+
+    def _empty(self, size: int) -> torch.Tensor:
+        if self._device.type == "cpu":
+            return memory.zeros((size,), self._dtype)
+        return torch.empty(size, dtype=self._dtype, device=self._device)
 
 
 class Linear(Protocol):

@@ -22,6 +22,8 @@
 #ifdef HEADWAY_AMX
 #define NEAR_BYTES (896 << 10) /* of values, which every panel reads again: what leaves room in a cache of 2 MiB */
 #define MOST_ROWS 512 /* of a block of values: each block reads the whole weight */
+#define LEAST_ROWS 128 /* rather than which several passes are taken, whose sums lie near too if rows are PASS_ROWS */
+#define PASS_ROWS 256
 #define SETTLE_STEPS 8 /* before sums that were just stored are read: sooner, reading waits for all stores */
 #define MIXED_BLOCKS 4 /* of rows: up to which splitting counts, and is mixed with multiplying */
 #define MIXED_STEPS 2 /* in parts at a time then: two such chunks stay in the first cache */
@@ -177,10 +179,12 @@ struct cut {
 
 static struct cut cut_of(const struct product *p, const int parts)
 {
-    const long rows = equal_shares(p->rows, MOST_ROWS, PANEL), near = NEAR_BYTES / (rows * TILE_BYTES * parts);
+    const long fit = NEAR_BYTES / (p->inputs / STEP * TILE_BYTES) / PANEL * PANEL; /* rows of bf16 in one pass */
+    const long most = parts == 3 ? MOST_ROWS : fit < LEAST_ROWS ? PASS_ROWS : least(fit, MOST_ROWS);
+    const long rows = equal_shares(p->rows, most, PANEL), near = NEAR_BYTES / (rows * TILE_BYTES * parts);
     const long steps = equal_shares(p->inputs / STEP, near, 1);
-    const long most = parts == 1 ? steps : is_mixed(rows) ? MIXED_STEPS : SPLIT_STEPS;
-    return (struct cut){rows, steps, equal_shares(steps, most, 1)};
+    const long chunk = parts == 1 ? steps : is_mixed(rows) ? MIXED_STEPS : SPLIT_STEPS;
+    return (struct cut){rows, steps, equal_shares(steps, chunk, 1)};
 }
 
 /* Rows [first, first + rows) and steps [step, step + steps): what one pass over the panels multiplies. */
