@@ -299,7 +299,7 @@ def quick(only: frozenset[str] = frozenset()) -> harness.Figures:
 
 
 def full(only: frozenset[str] = frozenset()) -> harness.Figures:
-    """All shapes at their whole lengths, both formats, one thread and two: some forty minutes with all peers."""
+    """All shapes at their whole lengths, both formats, one thread and two: tens of minutes with all peers."""
     once = Extent(1.0, {1: 1, 2: 3})
     return measure({"S": Extent(1.0, {1: 2, 2: 3}), "M": once, "L": once}, only)
 

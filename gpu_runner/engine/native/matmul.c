@@ -108,8 +108,8 @@ static inline __attribute__((always_inline)) void split_mixed(struct splitting *
 }
 
 /* Add the products of a block to tiles 0 to 3 while what is pending is finished, and in fp32 the next inputs are split.
- * Where that takes as long as multiplying, it is done in between: a tile register is free for a load only once all
- * before it is done, so nothing behind many loads and products begins before they end. `tall`: more than 16 rows. */
+ * Where that takes as long as multiplying, it is done in between: measured, 288 vector operations behind 24 products
+ * take their time besides, a sixth of them behind each four products take none. `tall`: more than 16 rows. */
 static inline __attribute__((always_inline)) void multiply(
     const struct product *p, const struct block *b, struct pending *done, const int parts, const int tall,
     const int wide)
