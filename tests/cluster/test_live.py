@@ -3,15 +3,17 @@
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_core.evidence.live import sampler as live
 from scheduler_core.evidence.live.sampler import LiveSampler
 from scheduler_core.policies.presets import Capacity
 from scheduler_core.spec.job import Sample
 from scheduler_core.testing.builders import play_cluster, policy_spec, request
 from scheduler_core.types.records import Arrived, RunStarted
-from scheduler_core.types.time import NS_PER_S
+from scheduler_core.types.time import NS_PER_MS, NS_PER_S
 from tests.cluster.test_handoff import GROUPS, split
 from tests.cluster.test_replicas import COSTLY, REQUESTS
 
@@ -44,6 +46,27 @@ def test_every_request_is_in_exactly_one_place(requests: Any, handoff: Any) -> N
     assert samples[-1].done == len(requests)
     assert samples[-1].waiting == samples[-1].running == samples[-1].paused == 0
     assert all(left.done <= right.done for left, right in pairwise(samples))
+
+
+@settings(max_examples=20)
+@given(REQUESTS, st.integers(1, 40))
+def test_records_may_be_folded_one_by_one_or_together(requests: Any, interval_ms: int) -> None:
+    """The same samples are emitted by the same records, however many wait to be folded."""
+    _, sink, _ = play_cluster(split(), requests, GROUPS, target=COSTLY, capacity=Capacity(20, 1000))
+    emitted: list[tuple[list[Sample], list[int]]] = []
+    for together in (1, 7, 10**6):
+        samples: list[Sample] = []
+        after_each: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(live, "_TOGETHER", together)
+            sampler = LiveSampler(interval_ns=interval_ms * NS_PER_MS, total=1, on_sample=samples.append)
+            for record in sink.records:
+                sampler.write(record)
+                after_each.append(len(samples))
+            sampler.flush()
+        emitted.append((samples, after_each))
+    assert emitted[0] == emitted[1] == emitted[2]
+    assert emitted[0][0][-1].done == len(requests)
 
 
 def test_an_instance_that_is_off_is_not_idle() -> None:

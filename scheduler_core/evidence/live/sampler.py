@@ -29,6 +29,8 @@ from scheduler_core.types.time import NS_PER_S, Ns, ms_from_ns, s_from_ns
 
 WINDOW_NS = 2 * NS_PER_S
 _DECODE = Phase.DECODE.value
+_TOGETHER = 64
+"""Records that are folded together at the latest."""
 
 
 class _Occupied(NamedTuple):
@@ -65,6 +67,9 @@ class LiveSampler:
     Rates and percentiles look back over a sliding window (``window_ns``). A quiet stretch longer than the interval
     yields one sample, at the last multiple passed: nothing happened that another would show. Costs microseconds a
     step; sorting happens only when a sample is due. The account of blocks, requests and tokens is audited as it goes.
+
+    Records are folded together, when one makes a sample due or many wait. Between any two steps of an engine, whose
+    weights push all else out of the processor's caches, what folding needs would come from memory each time.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class LiveSampler:
         self._interval = interval_ns
         self._window_ns = window_ns
         self._on_sample = on_sample
+        self._unfolded: list[Record] = []
         self._due = interval_ns
         self._now: Ns = 0
         self._open: dict[int, Ns] = {}
@@ -100,14 +106,29 @@ class LiveSampler:
         self._gaps: deque[tuple[Ns, Ns, int]] = deque()
 
     def write(self, record: Record) -> None:
-        """Fold one record; emits the sample that it makes due."""
+        """Take one record; emits the sample that it makes due."""
+        self._unfolded.append(record)
+        if isinstance(record, Steps) or len(self._unfolded) == _TOGETHER or (_time_of(record) or 0) >= self._due:
+            self._fold_all()
+
+    def flush(self) -> None:
+        """Emit the last sample, at the time of the last record."""
+        self._fold_all()
+        self._emit(self._now)
+
+    def _fold_all(self) -> None:
+        unfolded, self._unfolded = self._unfolded, []
+        for record in unfolded:
+            self._fold(record)
+
+    def _fold(self, record: Record) -> None:
         if self._condenser is not None and isinstance(record, Step):
             record = self._condenser.take(record)
         self._account.take(record)
         if isinstance(record, Steps):
             self._take_stretch(record)
             return
-        at = record.available_ns if isinstance(record, Step) else getattr(record, "at_ns", None)
+        at = _time_of(record)
         if at is not None and at >= self._due:
             self._emit(at - at % self._interval)
         if self._groups:
@@ -152,10 +173,6 @@ class LiveSampler:
             self._take_finish(record)
         if at is not None and at > self._now:
             self._now = at
-
-    def flush(self) -> None:
-        """Emit the last sample, at the time of the last record."""
-        self._emit(self._now)
 
     def _first_token(self, request: int, at: Ns) -> None:
         if request in self._open:
@@ -330,6 +347,12 @@ class LiveSampler:
             self._lookups.popleft()
         while self._busy and self._busy[0][1] <= before:
             self._busy.popleft()
+
+
+def _time_of(record: Record) -> Ns | None:
+    """When a record other than a stretch of steps happened, where it says so."""
+    at: Ns | None = record.available_ns if isinstance(record, Step) else getattr(record, "at_ns", None)
+    return at
 
 
 def _ms(values: Ascending, share: float) -> float | None:
