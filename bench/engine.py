@@ -5,7 +5,9 @@ outputs of 32 to 128, a budget of 2,048 tokens a step, prefix cache off, greedy,
 so other work on the machine does not.
 
 Two limits, both measured in the same run on one thread. ``read_bandwidth_gb_per_s`` is that of a buffer beyond a core's
-own caches; ``share_of_limit_decode`` is the time to read weights and KV once at it, over the time a decode step takes.
+own caches; ``share_of_limit_decode`` is the time to read weights and KV once at it, over the time a decode step takes,
+``share_of_plain_limit_decode`` the same for weights of as many bytes as their number format has, which an engine that
+holds them in fewer may pass.
 ``gemm_rate_gflop_per_s`` is the best rate of PyTorch's own product of large square matrices, not of ours;
 ``share_of_limit_prefill`` is the time that the operations of steps with prompts take at it, over the time of those
 steps. So a share may be above 1: weights that fit a cache are read faster, and products of ours may be faster than
@@ -288,6 +290,7 @@ def _alone(executor: TorchExecutor, label: str, extent: Extent) -> dict[str, Any
     if label == "S_fp32":
         with_evidence = play(executor, traffic, size=count, evidence=True)
         figures["host_us_per_step_64"] = round(host_us_per_step(with_evidence, count), 0)
+        figures["host_us_per_step_64_without_evidence"] = round(host_us_per_step(run, count), 0)
         figures["evidence_overhead"] = round(evidence_overhead(with_evidence), 4)
         figures["attention"] = executor.attention
     return figures

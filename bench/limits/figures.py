@@ -6,7 +6,7 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-from bench.limits.operations import bytes_touched, of_grants, of_requests, operations
+from bench.limits.operations import of_grants, of_requests, operations, step_bytes
 from bench.limits.rates import gemm_rate_per_s, read_bandwidth_bytes_per_s
 from bench.limits.spent import HOST, TimedStep, WatchedExecutor
 from gpu_runner.calibrate.grid import Point
@@ -64,10 +64,13 @@ def of_engine(
     taken_ns = step_ns + between_ns
     # What else the machine does may have slowed the reading at the start; the limit is the best of both.
     bandwidth = max(read_bandwidth(), read_bandwidth_bytes_per_s())
-    memory_ns = _touched(executor, decode.context_tokens) / bandwidth * 1e9
+    pages = decode.context_tokens * executor.info.bytes_per_token(executor.settings.dtype)
+    plain = step_bytes(resolve(executor.settings.model), executor.info, executor.arithmetic)
+    memory_ns = (executor.step_bytes + pages) / bandwidth * 1e9
     arithmetic_ns = decode.operations / gemm_rate(executor.arithmetic, batch) * 1e9
     return {
         f"share_of_limit_decode_{label}": round(memory_ns / taken_ns, 3),
+        f"share_of_plain_limit_decode_{label}": round((plain + pages) / bandwidth * 1e9 / taken_ns, 3),
         f"share_of_limit_prefill_{label}": round(prompts.operations / rate * 1e9 / prompts.total_ns, 3),
         f"read_bandwidth_gb_per_s_{label}": round(bandwidth / 1e9, 1),
         f"limit_of_decode_{label}": "memory" if memory_ns > arithmetic_ns else "arithmetic",
@@ -132,9 +135,3 @@ def _between_ns(served: Sequence[TimedStep], batch: int) -> float:
     if not outside:
         raise RuntimeError(f"no step decoded {batch} requests")
     return median(outside)
-
-
-def _touched(executor: WatchedExecutor, context_tokens: int) -> int:
-    # Weights are held in the format that arithmetic runs in, which may be wider than that of the pages.
-    formats = executor.arithmetic, executor.settings.dtype
-    return bytes_touched(resolve(executor.settings.model), executor.info, formats, context_tokens)

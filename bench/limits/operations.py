@@ -72,12 +72,10 @@ def _mlp(config: ModelConfig, layer: int) -> int:
     return config.hidden * (experts.count + 3 * experts.active * experts.width)
 
 
-def bytes_touched(config: ModelConfig, info: ModelInfo, formats: tuple[str, str], context_tokens: int) -> int:
-    """Bytes that a decode step reads: each weight once, and the KV of ``context_tokens`` positions.
+def step_bytes(config: ModelConfig, info: ModelInfo, dtype: str) -> int:
+    """Bytes of the weights that a decode step reads, each once, as ``dtype``.
 
-    ``formats`` are those of weights and of KV pages. Of an embedding that is not the output layer too, only single rows
-    are read.
+    Of an embedding that is not the output layer too, only single rows are read.
     """
-    weights, pages = formats
-    embedding = 0 if config.tied else config.vocab_size * config.hidden * DTYPE_BYTES[weights]
-    return info.weight_bytes(weights) - embedding + context_tokens * info.bytes_per_token(pages)
+    embedding = 0 if config.tied else config.vocab_size * config.hidden * DTYPE_BYTES[dtype]
+    return info.weight_bytes(dtype) - embedding

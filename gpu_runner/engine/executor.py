@@ -54,7 +54,8 @@ class TorchExecutor:
     from the plan: a request ends when it has emitted ``output_tokens``, whatever the tokens are. In fp32 a greedy
     token depends on the prompt alone unless ``tie_margin`` is set on the result.
 
-    After `load`, ``arithmetic`` names the format of weights and activations and ``attention`` the backend in use.
+    After `load`, ``arithmetic`` names the format of weights and activations and ``attention`` the backend in use;
+    ``step_bytes`` are those of the weights that a step reads.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -72,6 +73,7 @@ class TorchExecutor:
         self._zero: Ns | None = None
         self.arithmetic = settings.dtype
         self.attention = ""
+        self.step_bytes = 0
         self._graphs = 0
         check_memory(settings, self.info, self._device)
 
@@ -88,6 +90,7 @@ class TorchExecutor:
             decoder = Decoder(config, weights, arithmetic, self._device, self._threads)
             attention = build_pool(self.settings, decoder, self._threads)
             self.attention = attention.name
+            self.step_bytes = decoder.step_bytes
             self._build(decoder, attention)
             self._warm()
         except (MemoryError, RuntimeError) as error:

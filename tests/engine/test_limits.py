@@ -3,16 +3,20 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.engine import play, requests
 from bench.limits import figures
-from bench.limits.operations import Work, bytes_touched, of_grants, of_requests, operations
+from bench.limits.operations import Work, of_grants, of_requests, operations, step_bytes
 from bench.limits.spent import timed, watched
 from gpu_runner.engine.config import Experts, ModelConfig
 from gpu_runner.engine.describe import describe
 from gpu_runner.engine.executor import TorchExecutor
+from gpu_runner.engine.model import decoder
+from gpu_runner.engine.model.parts import PackedLinear, PlainLinear
+from gpu_runner.engine.model.weights import SeededWeights
 from gpu_runner.engine.references import resolve
 from gpu_runner.engine.settings import EngineSettings
 from scheduler_core.types.arrival import PlannedRequest
@@ -79,15 +83,27 @@ def test_a_request_is_the_sum_of_its_steps(prompt: int, output: int, chunks: lis
 
 
 def test_bytes_of_a_decode_step() -> None:
-    """Tiny: vocabulary 512, hidden 64, not tied, so 32,768 weights of the embedding are not read; a token's KV is 2 x 2
-    layers x 2 heads x 16 = 128 numbers.
-    """
+    """Tiny: vocabulary 512, hidden 64, not tied, so 32,768 weights of the embedding are not read."""
     info = describe("tiny")
     config = resolve("tiny")
     read = 4 * (info.parameters - 32_768)
-    assert bytes_touched(config, info, ("float32", "bfloat16"), 10) == read + 10 * 128 * 2
+    assert step_bytes(config, info, "float32") == read
+    executor = TorchExecutor(EngineSettings(model="tiny", device="cpu", threads=1, kv_blocks=16))
+    executor.load()
+    assert executor.step_bytes == read
     tied = replace(config, tied=True)
-    assert bytes_touched(tied, info, ("float32", "float32"), 0) == 4 * info.parameters
+    assert step_bytes(tied, info, "float32") == 4 * info.parameters
+
+
+@pytest.mark.parametrize(("linear", "copies"), [(PlainLinear, 1), (PackedLinear, 2)])
+def test_a_packed_output_layer_is_there_besides_its_embedding(
+    linear: type[PlainLinear | PackedLinear], copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiny, tied: a step reads all weights, of which the 512 x 64 of the embedding are there once or twice."""
+    monkeypatch.setattr(decoder, "build_linear", lambda weight, bias=None, *, threads: linear(weight, bias))
+    config, cpu = replace(resolve("tiny"), tied=True), torch.device("cpu")
+    built = decoder.Decoder(config, SeededWeights(0, config.layers), torch.float32, cpu)
+    assert built.weight_bytes == built.step_bytes + (copies - 1) * 4 * 512 * 64
 
 
 def test_most_over_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +130,7 @@ def test_time_is_accounted_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
         play(executor, traffic, size=4)
         steps = executor.take()
     assert found["limit_of_decode_T"] == "arithmetic"
+    assert found["share_of_plain_limit_decode_T"] == found["share_of_limit_decode_T"]  # weights in their own format
     assert found["decode_step_cpu_ms_T"] >= step_ns / 1e6 - 0.001 > 0  # and what lies between two steps
     for name in ("decode_step_share_T", "prompt_step_share_T"):
         shares = found[name]

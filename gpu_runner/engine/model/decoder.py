@@ -11,7 +11,7 @@ from gpu_runner.engine.config import Experts, ModelConfig
 from gpu_runner.engine.model.choosing import build_gate, build_linear
 from gpu_runner.engine.model.elementwise import Elementwise, build_elementwise, puts_off
 from gpu_runner.engine.model.mlp import DenseMlp, ExpertMlp, GroupedExpertMlp, Mlp, groups_experts
-from gpu_runner.engine.model.parts import Linear, Workspace
+from gpu_runner.engine.model.parts import Linear, PlainLinear, Workspace
 from gpu_runner.engine.model.rope import rope_tables
 from gpu_runner.engine.model.tiled import TiledLinear
 from gpu_runner.engine.model.weights import Weights
@@ -62,8 +62,14 @@ class Decoder:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights on the device."""
-        total = self._embedding.nbytes + self._norm.nbytes + (0 if self.config.tied else self._head.weight_bytes)
+        """Bytes of all weights on the device; a packed output layer is there besides the embedding it is tied to."""
+        shared = self.config.tied and isinstance(self._head, PlainLinear)
+        return self._embedding.nbytes + self.step_bytes - (self._head.weight_bytes if shared else 0)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of the weights that a step reads: all but the embedding, of which it reads single rows."""
+        total = self._norm.nbytes + self._head.weight_bytes
         for layer in self._layers:
             norms = (layer.input_norm, layer.query_norm, layer.key_norm, layer.mlp_norm)
             total += sum(norm.nbytes for norm in norms if norm is not None)

@@ -6,6 +6,7 @@ from enum import IntEnum
 import torch
 from torch.nn.functional import pad
 
+from gpu_runner.engine.model.compact import compacted
 from gpu_runner.engine.model.parts import Workspace
 from gpu_runner.engine.native import memory
 from gpu_runner.engine.native.calls import Kernel
@@ -29,7 +30,7 @@ class _Product(ctypes.Structure):
     """``struct product`` of native/matmul.c."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("values", "weight", "bias", "out")),
+        *((name, ctypes.c_void_p) for name in ("values", "weight", "code", "bias", "out")),
         *((name, ctypes.c_int64) for name in ("rows", "inputs", "outputs", "width", "finish", "threads")),
     ]
 
@@ -51,16 +52,23 @@ class _Panels:
         if not has_amx():
             raise UnavailableError("no AMX tiles here")
         self._multiply = Kernel(f"multiply_{name}")
-        self._packed = _packed(_whole(weight))
+        order = _in_order(_whole(weight))
+        self._compact = compacted(order.contiguous()) if weight.dtype is torch.bfloat16 else None
+        if self._compact is None:
+            self._packed = memory.zeros(tuple(order.shape), order.dtype).copy_(order)
+        else:
+            self._packed = self._compact.packed
         self._bias = None if bias is None else _whole(bias.float()).contiguous()
         self._call = _Product(
             weight=self._packed.data_ptr(),
+            code=None if self._compact is None else self._compact.code,
             bias=None if self._bias is None else self._bias.data_ptr(),
             inputs=weight.shape[1],
             outputs=-(-weight.shape[0] // _PANEL) * _PANEL,
             threads=threads,
         )
-        self.weight_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+        held = self._packed if self._compact is None else self._compact
+        self.weight_bytes = held.nbytes + (0 if bias is None else bias.nbytes)
 
     def multiply(self, values: torch.Tensor, out: torch.Tensor, finish: _Finish) -> torch.Tensor:
         """The product for ``values`` ``[rows, inputs]``, finished into ``out`` ``[rows, width]``, which is returned."""
@@ -125,12 +133,10 @@ def _whole(rows: torch.Tensor) -> torch.Tensor:
     return pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing)) if missing else rows
 
 
-def _packed(weight: torch.Tensor) -> torch.Tensor:
+def _in_order(weight: torch.Tensor) -> torch.Tensor:
     """bf16: ``[panel][step][half][pair][output][2]``, a tile for each half; fp32: ``[panel][input][output]``."""
     outputs, inputs = weight.shape
     panels, steps = outputs // _PANEL, inputs // _STEP
     if weight.dtype is torch.float32:
-        order = weight.view(panels, _PANEL, inputs).transpose(1, 2)
-    else:
-        order = weight.view(panels, 2, 16, steps, _STEP // 2, 2).permute(0, 3, 1, 4, 2, 5)
-    return memory.zeros(tuple(order.shape), weight.dtype).copy_(order)
+        return weight.view(panels, _PANEL, inputs).transpose(1, 2)
+    return weight.view(panels, 2, 16, steps, _STEP // 2, 2).permute(0, 3, 1, 4, 2, 5)

@@ -14,7 +14,7 @@ import torch
 from gpu_runner.engine.fingerprint import cpu_model
 
 _HERE = Path(__file__).parent
-_UNITS = ("paged", "elementwise", "matmul", "calls")
+_UNITS = ("paged", "elementwise", "matmul", "compact", "calls")
 _SOURCES = sorted(path.name for path in _HERE.glob("*.[ch]"))
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fPIC")
 _COMPILE_LIMIT_S = 120

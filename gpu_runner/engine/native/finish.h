@@ -11,6 +11,7 @@ enum finish { WRITE, ADD, GATE, WIDEN }; /* GATE: silu(panel) * next panel */
 
 struct product {
     const void *values, *weight; /* [rows][inputs]; packed */
+    const struct code *code; /* of a weight of bf16 in 12 bits, or NULL */
     const float *bias; /* [outputs] in the order of the panels, or NULL */
     void *out; /* [rows][width]: of the values' format, fp32 for WIDEN */
     int64_t rows, inputs, outputs, width, finish, threads; /* outputs: of all panels; width: those that are real */

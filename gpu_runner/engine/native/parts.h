@@ -11,36 +11,28 @@
 #define STEP 32 /* inputs of one tile row */
 #define TILE (TILE_ROWS * TILE_BYTES)
 
+static inline long least(long a, long b) { return a < b ? a : b; }
+
 /* The nearest bf16 of each, as floats: eight significant bits. */
 static inline vf leading(vf x) { return (vf)(((vu)x + 0x8000) & 0xffff0000); }
 
-/* What is left of two vectors after `leading` became pairs of bf16. */
+/* Pairs of bf16, the upper halves of two vectors, which are what is left of them then. */
 static inline void take_pairs(char *to, vf *first, vf *second)
 {
-    const vf a = leading(*first), b = leading(*second);
-    *(vu *)to = ((vu)a >> 16) | (vu)b;
-    *first -= a;
-    *second -= b;
+    const vu upper = (vu){0} + 0xffff0000;
+    *(vu *)to = ((vu)*first >> 16) | ((vu)*second & upper);
+    *first -= (vf)((vu)*first & upper);
+    *second -= (vf)((vu)*second & upper);
 }
 
-/* Inputs of a panel that become three parts: from [inputs][32] to [steps][3][2][tile], `left` pairs of inputs. */
-struct splitting {
-    const float *from;
-    char *to;
-    long left;
-};
-
-static inline __attribute__((always_inline)) void split_pairs(struct splitting *work, long count)
+/* A pair of inputs of a panel in three parts: a row of each of six tiles. */
+static inline __attribute__((always_inline)) void split_pair(const float *from, char *to)
 {
-    for (; count > 0 && work->left > 0; count--) {
-        for (long half = 0; half < 2; half++) {
-            vf x = load(work->from + half * 16), y = load(work->from + PANEL + half * 16);
-            take_pairs(work->to + half * TILE, &x, &y);
-            take_pairs(work->to + half * TILE + 2 * TILE, &x, &y);
-            take_pairs(work->to + half * TILE + 4 * TILE, &x, &y);
-        }
-        work->from += 2 * PANEL;
-        work->to += --work->left % TILE_ROWS ? TILE_BYTES : 5 * TILE + TILE_BYTES;
+    for (long half = 0; half < 2; half++) {
+        vf x = load(from + half * 16), y = load(from + PANEL + half * 16);
+        take_pairs(to + half * TILE, &x, &y);
+        take_pairs(to + half * TILE + 2 * TILE, &x, &y);
+        take_pairs(to + half * TILE + 4 * TILE, &x, &y);
     }
 }
 
