@@ -34,6 +34,8 @@
 #define SPLIT_STEPS 12 /* in parts at a time else: two such chunks lie near beside the values */
 #define ALONE_STEPS 4 /* expanded at a time for a single block of rows: two such chunks stay in the first cache */
 #define EXPANDED_STEPS 64 /* at a time for more, whose sums are loaded and stored for each chunk */
+#define MANY_BLOCKS 3 /* of rows: from which values pass by, so that a chunk of a panel may stay in the first cache */
+#define STAYING_STEPS 14 /* expanded at a time then */
 #define UNPACK_AHEAD 8192 /* bytes from what is unpacked to what is asked for: as far as memory takes to answer */
 #define FAR_FROM_BLOCKS 8 /* of rows: from which a panel is brought near during the one before */
 #define NEXT_BYTES 1024 /* just before tiles are loaded: the rest of a step and half of the next, in order */
@@ -73,8 +75,26 @@ struct block {
     long unpacked; /* pairs of the next, `turns` times each step */
     long settle; /* steps before the first of these rows */
     float *awake; /* room for a tile that nobody reads */
-    int stream, turns;
+    int stream, turns, many; /* many: blocks of rows by the same panel */
 };
+
+/* Values of many blocks would push the panel out of the first cache between two of its products; those of few are
+ * needed again for the next panel. */
+static inline void load_values_4(const struct block *b, const char *values)
+{
+    if (b->many)
+        _tile_stream_loadd(4, values, TILE_BYTES);
+    else
+        _tile_loadd(4, values, TILE_BYTES);
+}
+
+static inline void load_values_5(const struct block *b, const char *values)
+{
+    if (b->many)
+        _tile_stream_loadd(5, values, TILE_BYTES);
+    else
+        _tile_loadd(5, values, TILE_BYTES);
+}
 
 #define MULTIPLY                                                                                                       \
     _tile_dpbf16ps(0, 4, 6);                                                                                           \
@@ -84,9 +104,9 @@ struct block {
         _tile_dpbf16ps(3, 5, 7);                                                                                       \
     }
 #define LOAD_VALUES(part)                                                                                              \
-    _tile_loadd(4, values + (part) * 2 * TILE, TILE_BYTES);                                                            \
+    load_values_4(b, values + (part) * 2 * TILE);                                                                      \
     if (tall)                                                                                                          \
-        _tile_loadd(5, values + (part) * 2 * TILE + TILE, TILE_BYTES);
+        load_values_5(b, values + (part) * 2 * TILE + TILE);
 #define LOAD_PANEL(part)                                                                                               \
     _tile_loadd(6, panel + (part) * 2 * TILE, TILE_BYTES);                                                             \
     _tile_loadd(7, panel + (part) * 2 * TILE + TILE, TILE_BYTES);
@@ -212,6 +232,8 @@ static inline long most_unpacked(long rows, const int form)
 {
     if (form == FP32)
         return rows <= MIXED_BLOCKS * PANEL ? MIXED_STEPS : SPLIT_STEPS;
+    if (rows > (MANY_BLOCKS - 1) * PANEL)
+        return STAYING_STEPS;
     return rows <= PANEL ? ALONE_STEPS : EXPANDED_STEPS;
 }
 
@@ -338,6 +360,7 @@ static inline __attribute__((always_inline)) void do_panel(
         .next = &own->next,
         .ahead_bytes = form != TILES ? 0 : !is_far(pass) ? 2 * TILE : panel + 1 < end ? 2 * TILE / blocks : 0,
         .turns = turns_of(blocks, form),
+        .many = blocks >= MANY_BLOCKS,
         .finished = PANEL / (pass->steps - settle) + 1,
         .settle = settle,
         .awake = own->awake,
